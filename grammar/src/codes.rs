@@ -7,26 +7,18 @@
 //! E10xx certificates. A `lossy-…` warning reports information that a dump does not
 //! contain.
 
-/// The severity of a diagnostic.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Severity {
-    /// The program is rejected.
-    Error,
-    /// The program is accepted, but it may not mean what the user expects.
-    Warning,
-    /// Information about one statement: a pass reports what it did or did not do, or the checker reports what
-    /// the program does not need.
-    Remark,
-}
-
-impl Severity {
-    /// Returns the word for it in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Remark => "remark",
-        }
+crate::named_enum! {
+    /// The severity of a diagnostic.
+    /// The names are the words for it in messages.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Severity {
+        /// The program is rejected.
+        Error = "error",
+        /// The program is accepted, but it may not mean what the user expects.
+        Warning = "warning",
+        /// Information about one statement: a pass reports what it did or did not do, or the checker reports what
+        /// the program does not need.
+        Remark = "remark",
     }
 }
 

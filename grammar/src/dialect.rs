@@ -166,12 +166,7 @@ fn option_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
 
 /// Returns all statements, including those of HostUnits, in text order.
 fn statements(program: &Program) -> Vec<StmtId> {
-    let mut res = Vec::new();
-    let units = program.units.iter().filter_map(|(_, unit)| unit.body);
-    for body in program.body.into_iter().chain(units) {
-        program.walk(body, &mut |id| res.push(id));
-    }
-    res
+    program.bodies().flat_map(|it| program.stmts_in(it)).collect()
 }
 
 /// Returns warnings for constructs of a statement that the reader accepts but tools of 2025 did not know.

@@ -36,7 +36,7 @@ use crate::{
     attr,
     ir::{
         Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, InfixOp, OpStmt, ParallelType, Program, Stmt,
-        StmtId, Tensor, TensorId, Transform, UnitId,
+        Tensor, TensorId, Transform, UnitId,
     },
     numbering::free_number,
     ops::{Op, OpClass, TypeRule},
@@ -209,11 +209,9 @@ impl DomainFacts {
         let outputs = Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer));
         inputs.chain(outputs).filter(|_| is_inferred).for_each(|(a, b)| self.ranks.equal(a, b));
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
-            let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {
-                Stmt::Op(it) => it.rule().axes_state() == AxesState::Order && it.out_tensor() == Some(inner),
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            };
-            if program.block(body).iter().any(permutes) {
+            let permutes =
+                |it: &OpStmt| it.rule().axes_state() == AxesState::Order && it.out_tensor() == Some(inner);
+            if program.block(body).iter().filter_map(|it| program.op(*it)).any(permutes) {
                 self.permuted_by_unit.insert(outer);
             }
         }

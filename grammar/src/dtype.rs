@@ -189,6 +189,16 @@ impl DType {
         common.or_else(short).or_else(own)
     }
 
+    /// Returns the least and the greatest number of an integer type; `None` for others.
+    pub fn integer_range(self) -> Option<(i128, i128)> {
+        let bits = 8 * self.size();
+        let half = || 1i128 << (bits - 1);
+        match self {
+            Self::UInt8 | Self::UInt16 | Self::UInt32 | Self::UInt64 => Some((0, 2 * half() - 1)),
+            _ => (self.class() == Class::Int).then(|| (-half(), half() - 1)),
+        }
+    }
+
     /// Returns whether the type has a zero, at which sums start. Where it has none, a sum is not the sum of sums of parts.
     pub const fn has_zero(self) -> bool {
         !matches!(self, Self::E8M0)

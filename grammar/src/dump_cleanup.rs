@@ -22,7 +22,7 @@ use crate::{codes::Code, diagnostic::Diagnostic, files::FILE_MARK, ir::Program, 
 const MAX_ROUNDS: usize = 8;
 
 /// A text after cleanup.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CleanedText<'s> {
     /// The text to parse.
     pub text: Cow<'s, str>,
@@ -55,14 +55,7 @@ struct Line<'s> {
 
 /// Removes the traces of pasting from `source`.
 pub fn clean(source: &str) -> CleanedText<'_> {
-    let mut clean = CleanedText {
-        text: Cow::Borrowed(source),
-        source,
-        line_offsets: Vec::new(),
-        char_offsets: Vec::new(),
-        diagnostics: Vec::new(),
-        ranks: Vec::new(),
-    };
+    let mut clean = CleanedText { text: Cow::Borrowed(source), source, ..CleanedText::default() };
     if let Some((text, pieces)) = normalize_chars::normalize(source) {
         (clean.text, clean.char_offsets) = (Cow::Owned(text), pieces);
     }

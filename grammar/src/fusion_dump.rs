@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::{files::FILE_MARK, span::Span, token::Source};
 
 /// A dump of one fusion.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FusionDump<'s> {
     /// From its first line to its last one.
     pub(crate) span: Span,

@@ -2,10 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::{
-    for_each_tensor_use,
-    ir::{ExprId, For, Program, Stmt, SymbolId, TensorId},
-};
+use crate::ir::{ExprId, For, Program, Stmt, SymbolId, TensorId};
 
 impl Program {
     /// Returns whether an expression depends, directly or through definitions, on a symbol for which `wanted`
@@ -37,22 +34,23 @@ pub fn loop_variant_tensors(program: &Program, it: &For) -> Vec<TensorId> {
     let mut scalars = FxHashSet::from_iter([it.index]);
     loop {
         let before = scalars.len() + found.len();
-        program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
-            Stmt::Op(op) => {
-                let mut depends = false;
-                op.scalars(&mut |expr| depends |= program.depends_on(expr, &|it| scalars.contains(&it)));
-                for_each_tensor_use(program, op, &mut |tensor, _| depends |= seen.contains(&tensor));
-                if depends {
-                    found.extend(Program::tensors_of(&op.outs).filter(|out| seen.insert(*out)));
+        for stmt in program.stmts_in(it.body) {
+            match &program.stmts[stmt] {
+                Stmt::Op(op) => {
+                    let mut depends = op.mentions(program).any(|it| seen.contains(&it));
+                    op.scalars(&mut |expr| depends |= program.depends_on(expr, &|it| scalars.contains(&it)));
+                    if depends {
+                        found.extend(Program::tensors_of(&op.outs).filter(|out| seen.insert(*out)));
+                    }
                 }
-            }
-            Stmt::Let(symbol, value) => {
-                if program.depends_on(*value, &|it| scalars.contains(&it)) {
-                    scalars.insert(*symbol);
+                Stmt::Let(symbol, value) => {
+                    if program.depends_on(*value, &|it| scalars.contains(&it)) {
+                        scalars.insert(*symbol);
+                    }
                 }
+                Stmt::For(_) | Stmt::If(_) => (),
             }
-            Stmt::For(_) | Stmt::If(_) => (),
-        });
+        }
         if scalars.len() + found.len() == before {
             return found;
         }

@@ -15,6 +15,7 @@ use std::{fmt::Write, io, str::FromStr};
 use rustc_hash::FxHashMap;
 
 use crate::{
+    Named,
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
     text::{Inline, Unparenthesized, axis_text, domain_clauses, expr_text, tensor_text, write_separated},
 };
@@ -22,28 +23,25 @@ use crate::{
 /// The comment of a `Domains:` section of a program in which no tensor has other domains than its axes.
 pub const NO_DOMAINS: &str = "// every tensor has the axes of its text";
 
-/// A dialect of the textual format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dialect {
-    /// The newest spelling, including the information that dumps omit.
-    #[default]
-    Canonical,
-    /// The canonical text with a `%tensor` line for each tensor and short names after it.
-    Short,
-    /// The format that nvFuser printed from September 2025 to January 2026.
-    Y2025,
+crate::named_enum! {
+    /// A dialect of the textual format.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Dialect {
+        /// The newest spelling, including the information that dumps omit.
+        #[default]
+        Canonical = "canonical",
+        /// The canonical text with a `%tensor` line for each tensor and short names after it.
+        Short = "short",
+        /// The format that nvFuser printed from September 2025 to January 2026.
+        Y2025 = "2025",
+    }
 }
 
 impl FromStr for Dialect {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        match text {
-            "canonical" => Ok(Self::Canonical),
-            "short" => Ok(Self::Short),
-            "2025" => Ok(Self::Y2025),
-            _ => Err("expected `canonical`, `short` or `2025`".into()),
-        }
+        Self::of_name(text).ok_or_else(|| "expected `canonical`, `short` or `2025`".into())
     }
 }
 

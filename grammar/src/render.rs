@@ -13,7 +13,7 @@ use self::excerpt::{Excerpt, excerpts};
 pub use self::github::github_error;
 pub use self::visible::visible_text;
 use crate::{
-    codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log, span::LineIndex,
+    Named, codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log, span::LineIndex,
     suggest::count_text,
 };
 
@@ -35,37 +35,31 @@ impl Default for Style {
 /// The number of columns if the output is not a terminal.
 const DEFAULT_WIDTH: usize = 100;
 
-/// The output format of diagnostics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Format {
-    /// With excerpts of the source text.
-    #[default]
-    Human,
-    /// `file:line:column: error[E0102]: message`.
-    Short,
-    /// One JSON object per line.
-    Json,
-    /// A SARIF log.
-    Sarif,
-    /// Workflow commands of GitHub Actions, which become annotations.
-    Github,
+crate::named_enum! {
+    /// The output format of diagnostics.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Format {
+        /// With excerpts of the source text.
+        #[default]
+        Human = "human",
+        /// `file:line:column: error[E0102]: message`.
+        Short = "short",
+        /// One JSON object per line.
+        Json = "json",
+        /// A SARIF log.
+        Sarif = "sarif",
+        /// Workflow commands of GitHub Actions, which become annotations.
+        Github = "github",
+    }
 }
 
 impl FromStr for Format {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        match text {
-            "human" => Ok(Self::Human),
-            "short" => Ok(Self::Short),
-            "json" => Ok(Self::Json),
-            "sarif" => Ok(Self::Sarif),
-            "github" => Ok(Self::Github),
-            _ => {
-                let expected = "expected human, short, json, sarif or github";
-                Err(format!("`{text}` is not an error format: {expected}").into())
-            }
-        }
+        let expected = "expected human, short, json, sarif or github";
+        let unknown = || format!("`{text}` is not an error format: {expected}").into();
+        Self::of_name(text).ok_or_else(unknown)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     attr,
-    ir::{ExprId, Program, Stmt},
+    ir::{ExprId, Program},
 };
 
 /// The possible interpretations of `root=`.
@@ -38,15 +38,7 @@ impl RootInterpretation {
 /// Returns whether a reader could interpret the root of some collective as a device number. The text must
 /// then state that roots are indices in the team.
 pub(crate) fn has_ambiguous_roots(program: &Program) -> bool {
-    let mut res = false;
-    if let Some(body) = program.body {
-        program.walk(body, &mut |id| {
-            let Stmt::Op(stmt) = &program.stmts[id] else { return };
-            if let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) {
-                res |=
-                    !matches!(RootInterpretation::of(program, root, team), RootInterpretation::Unambiguous);
-            }
-        });
-    }
-    res
+    program.ops().filter_map(|(_, it)| it.get(attr::ROOT).zip(it.get(attr::TEAM))).any(|(root, team)| {
+        !matches!(RootInterpretation::of(program, root, team), RootInterpretation::Unambiguous)
+    })
 }

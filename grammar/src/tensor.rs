@@ -6,6 +6,7 @@ mod mesh;
 mod spanned_text;
 
 use crate::{
+    Named,
     ast::{Expr, ExprKind},
     codes::Code,
     diagnostic::Diagnostic,
@@ -369,13 +370,11 @@ const MEMORY_NAMES: [(&str, &str); 6] = [
 
 /// Parses the memory letter and the element type after it.
 fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
-    const MEMORIES: [Memory; 5] =
-        [Memory::Global, Memory::Local, Memory::Shared, Memory::Tensor, Memory::Symmetric];
     let (letter, dtype) = match name.text.split_once('_') {
         Some((letter, dtype)) => (letter, Some(dtype)),
         None => (name.text, None),
     };
-    let memory = MEMORIES.into_iter().find(|it| it.letter() == letter);
+    let memory = Memory::of_name(letter);
     let memory = memory.ok_or_else(|| {
         let place = name.slice(0, letter.len());
         let label = "expected `g` (global), `sym` (symmetric), `l`, `s` or `t`";

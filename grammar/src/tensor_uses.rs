@@ -3,48 +3,55 @@
 use crate::{
     arena::Id,
     attr,
-    ir::{Attr, OpStmt, Operand, Program, Stmt, TensorId},
+    ir::{Attr, OpStmt, Program, TensorId},
     ops::{AccessMode, Arity},
     span::Span,
     words::P2pType,
 };
 
-/// Calls `visit` for each use of a tensor in a statement with its access mode, operands first.
-pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, AccessMode)) {
-    let row = stmt.op.def();
-    let mut params = row.args.iter().filter(|param| param.kind.is_operand()).peekable();
-    for arg in &stmt.args {
-        let param = params.peek().copied();
-        if param.is_some_and(|it| it.arity != Arity::Many) {
-            params.next();
+impl OpStmt {
+    /// Returns each use of a tensor in the statement with its access mode, operands first.
+    pub fn tensor_uses(&self, program: &Program) -> Vec<(TensorId, AccessMode)> {
+        let row = self.op.def();
+        let mut uses = Vec::new();
+        let mut params = row.args.iter().filter(|param| param.kind.is_operand()).peekable();
+        for arg in &self.args {
+            let param = params.peek().copied();
+            if param.is_some_and(|it| it.arity != Arity::Many) {
+                params.next();
+            }
+            uses.extend(arg.tensor().zip(param.map(|it| it.access)));
         }
-        if let (Operand::Tensor(tensor), Some(param)) = (arg, param) {
-            visit(*tensor, param.access);
-        }
-    }
-    for (name, attr) in &stmt.attrs {
-        // Most attributes have no tensors.
-        let mode = || {
-            let param = row.attrs.iter().find(|param| param.key() == *name);
-            match param.map_or(AccessMode::NoAccess, |param| param.access) {
-                AccessMode::Transfer if stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv) => AccessMode::Write,
-                AccessMode::Transfer => AccessMode::Read,
-                mode @ (AccessMode::Read | AccessMode::Write | AccessMode::Bind | AccessMode::NoAccess) => {
-                    mode
+        for (name, attr) in &self.attrs {
+            // Most attributes have no tensors.
+            let mode = || {
+                let param = row.attrs.iter().find(|param| param.key() == *name);
+                match param.map_or(AccessMode::NoAccess, |param| param.access) {
+                    AccessMode::Transfer if self.get(attr::P2P_TYPE) == Some(P2pType::Recv) => {
+                        AccessMode::Write
+                    }
+                    AccessMode::Transfer => AccessMode::Read,
+                    mode @ (AccessMode::Read
+                    | AccessMode::Write
+                    | AccessMode::Bind
+                    | AccessMode::NoAccess) => mode,
                 }
-            }
-        };
-        attr.operands(&mut |it| it.tensor().into_iter().for_each(|tensor| visit(tensor, mode())));
-        let Attr::Stmts(listed) = attr else { continue };
-        for stmt in listed {
-            if let Stmt::Op(it) = &program.stmts[*stmt] {
-                for_each_tensor_use(program, it, &mut |tensor, _| visit(tensor, AccessMode::NoAccess));
-            }
+            };
+            attr.operands(&mut |it| uses.extend(it.tensor().map(|tensor| (tensor, mode()))));
+            let Attr::Stmts(listed) = attr else { continue };
+            let listed = listed.iter().filter_map(|it| program.op(*it));
+            uses.extend(listed.flat_map(|it| it.mentions(program)).map(|it| (it, AccessMode::NoAccess)));
         }
+        for (at, out) in self.outs.iter().enumerate() {
+            let mode = row.outs.get(at).or(row.outs.last()).map_or(AccessMode::Write, |param| param.access);
+            uses.extend(out.tensor().map(|tensor| (tensor, mode)));
+        }
+        uses
     }
-    for (at, out) in stmt.outs.iter().enumerate() {
-        let mode = row.outs.get(at).or(row.outs.last()).map_or(AccessMode::Write, |param| param.access);
-        out.tensor().into_iter().for_each(|tensor| visit(tensor, mode));
+
+    /// Returns the tensors that the statement uses, once for each use.
+    pub fn mentions(&self, program: &Program) -> impl Iterator<Item = TensorId> + use<> {
+        self.tensor_uses(program).into_iter().map(|it| it.0)
     }
 }
 
@@ -60,13 +67,8 @@ pub fn tensors_in_text_order(program: &Program) -> Vec<TensorId> {
     };
     let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
     ports.for_each(&mut mention);
-    if let Some(body) = program.body {
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(&mut mention);
-                for_each_tensor_use(program, it, &mut |tensor, _| mention(tensor));
-            }
-        });
+    for (_, it) in program.ops() {
+        Program::tensors_of(&it.outs).chain(it.mentions(program)).for_each(&mut mention);
     }
     order
 }

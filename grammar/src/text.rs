@@ -28,7 +28,7 @@ pub(crate) fn axis_text_with_number(program: &Program, axis: AxisId, number: u32
 /// Returns the full text of a tensor, such as `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
 pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
     let it = &program.tensors[tensor];
-    let mut out = format!("T{}_{}", it.number, it.memory.letter());
+    let mut out = format!("T{}_{}", it.number, it.memory.name());
     if let Some(dtype) = it.dtype {
         let _ = write!(out, "_{dtype}");
     }

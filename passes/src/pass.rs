@@ -3,6 +3,7 @@
 use std::fmt;
 
 use grammar::{
+    Named,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Program, TensorId},
@@ -350,6 +351,11 @@ impl Arguments {
     /// Returns the text of an option's value.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.values.iter().find(|(it, _)| *it == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the value of an option that names one of several.
+    pub(crate) fn choice<T: Named>(&self, name: &str) -> Option<T> {
+        T::of_name(self.text(name)?)
     }
 
     /// Returns true if a flag is set.

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, sync::Arc};
 
-use grammar::{dtype::DType, source::Source};
+use grammar::{Named, dtype::DType, source::Source};
 use hir_check::{Checks, OrderingModel};
 use hir_driver::{
     run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},
@@ -44,14 +44,12 @@ impl World {
         p2p: Option<&str>,
     ) -> PyResult<(String, String, Vec<String>)> {
         let mut checks = Checks::from_str(checks).map_err(invalid)?;
-        let Some(model) = OrderingModel::ALL.into_iter().find(|it| it.name() == model) else {
+        let Some(model) = OrderingModel::of_name(model) else {
             return Err(PyValueError::new_err(format!("`{model}` is not a model: expected nccl or hir")));
         };
         checks.model = model;
-        let queues = |name| {
-            let found = P2pQueues::ALL.into_iter().find(|it| it.name() == name);
-            found.ok_or_else(|| PyValueError::new_err(format!("`{name}` is not communicator or pair")))
-        };
+        let unknown = |name| PyValueError::new_err(format!("`{name}` is not communicator or pair"));
+        let queues = |name| P2pQueues::of_name(name).ok_or_else(|| unknown(name));
         (checks.nccl, checks.p2p) = (LaunchOrder::Explicit, p2p.map(queues).transpose()?);
         let world = Arc::clone(&self.world);
         let report = interruptible::run(py, move || hir_check::check(&world, checks))?;

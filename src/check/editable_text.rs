@@ -4,7 +4,7 @@
 use std::{cell::OnceCell, collections::BTreeSet, ops::Deref, sync::Arc};
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
@@ -126,15 +126,12 @@ impl EditableText {
     pub fn is_viewed(&self, tensor: TensorId) -> bool {
         let viewed = self.viewed.get_or_init(|| {
             let mut viewed = FxHashSet::default();
-            let mut visit = |stmt: StmtId| {
-                if let Stmt::Op(it) = &self.program.stmts[stmt] {
-                    viewed.extend(it.get(attr::ALIAS));
-                    if matches!(it.op.def().class, OpClass::View) {
-                        viewed.extend(Program::tensors_of(&it.args));
-                    }
+            for (_, it) in self.program.ops() {
+                viewed.extend(it.get(attr::ALIAS));
+                if matches!(it.op.def().class, OpClass::View) {
+                    viewed.extend(Program::tensors_of(&it.args));
                 }
-            };
-            self.program.body.into_iter().for_each(|body| self.program.walk(body, &mut visit));
+            }
             viewed
         });
         viewed.contains(&tensor)
@@ -149,11 +146,11 @@ impl EditableText {
                 let mut outer: Vec<(BlockId, usize)> = vec![(place.block, place.position)];
                 let around = self.places().around(id).filter_map(|it| self.places().of_stmt(it.1));
                 outer.extend(around.map(|it| (it.block, it.position)));
-                for_each_tensor_use(&self.program, it, &mut |tensor, mode| {
+                for (tensor, mode) in it.tensor_uses(&self.program) {
                     for (block, position) in outer.iter().filter(|_| mode == AccessMode::Bind) {
                         bound.entry((*block, tensor)).or_default().insert(*position);
                     }
-                });
+                }
             }
             bound
         });

@@ -1,6 +1,6 @@
 //! Findings of the checker, merged over ranks and iterations: one finding for each ordered pair of statements.
 
-use grammar::InvalidOption;
+use grammar::{InvalidOption, Named};
 use std::collections::BTreeSet;
 
 use grammar::ir::StmtId;
@@ -103,7 +103,7 @@ impl Checks {
 
     /// Returns all communicators of sends and receives to check with.
     pub(super) fn all_p2p_queues(self) -> impl Iterator<Item = P2pQueues> {
-        P2pQueues::ALL.into_iter().filter(move |it| self.p2p_queues().is_none_or(|only| only == *it))
+        P2pQueues::ALL.iter().copied().filter(move |it| self.p2p_queues().is_none_or(|only| only == *it))
     }
 
     /// Returns the checks for faults in a single run, with the same models.

@@ -155,16 +155,12 @@ impl<'p> FirstAccesses<'p> {
     fn race_with(&self, race: &Race, rank: usize, inst: usize, footprint: &Footprint) -> Option<Race> {
         let second = race.parties[1];
         let party = Party::Inst(InstRef { rank, inst });
-        let mut found: Option<Race> = None;
-        self.plans[rank].code[inst].kind.visit_accesses(rank, &mut |access| {
+        self.plans[rank].code[inst].kind.accesses(rank).iter().find_map(|access| {
             let is_same = (access.rank, access.view.buffer) == (race.rank, race.buffer);
             let view = Footprint::of(access.view).filter(|_| is_same && (second.1 || access.is_write));
-            let common = view.map_or(Overlap::None, |view| overlap(&view, footprint));
-            if let (Overlap::Some(elements), None) = (common, found) {
-                found = Some(Race { elements, parties: [(party, access.is_write), second], ..*race });
-            }
-        });
-        found
+            let Overlap::Some(elements) = overlap(&view?, footprint) else { return None };
+            Some(Race { elements, parties: [(party, access.is_write), second], ..*race })
+        })
     }
 }
 

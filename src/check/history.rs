@@ -103,7 +103,6 @@ impl<A> Spans<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlap::{Overlap, overlap};
     use hir_plan::View;
     use hir_tensor::generate::split_mix;
 
@@ -135,7 +134,7 @@ mod tests {
                 for (other, it) in
                     known.iter().enumerate().filter_map(|(other, it)| Some((other, it.as_ref()?)))
                 {
-                    if let Overlap::Some(_) = overlap(it, &at) {
+                    if it.overlaps(&at) {
                         assert!(found.contains(&other), "{it:?} {at:?}");
                         overlapping += 1;
                     }

@@ -60,20 +60,11 @@ pub fn move_allocate(
         if current.as_ref() != Some(&here) {
             (written, current) = (WrittenElements::default(), Some(here));
         }
-        let mut is_first_written = true;
-        inst.kind.visit_accesses(plan.rank, &mut |it| {
-            if it.rank == plan.rank && it.view.buffer == buffer && !it.is_write {
-                is_first_written &= written.missing(it.view) == UnwrittenPart::Nothing;
-            }
-        });
-        inst.kind.visit_accesses(plan.rank, &mut |it| {
-            if it.rank == plan.rank && it.view.buffer == buffer && it.is_write {
-                written.write(it.view);
-            }
-        });
-        if !is_first_written {
+        let (writes, reads): (Vec<_>, Vec<_>) = index.own_accesses(*at, buffer).partition(|it| it.is_write);
+        if reads.iter().any(|it| written.missing(it.view) != UnwrittenPart::Nothing) {
             return None;
         }
+        writes.iter().for_each(|it| _ = written.write(it.view));
     }
     let stmt = |origin: u32| plan.origins[origin as usize].stmt;
     Some(Repair::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(user?) })

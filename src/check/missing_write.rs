@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 use super::{
     editable_text::EditableText,
     memory::UnwrittenRead,
-    overlap::{ElementRange, Footprint, Overlap, overlap},
+    overlap::{ElementRange, Footprint},
     plan_index::{PlanIndex, PlanIndexes},
 };
 use hir_plan::{BufferNo, InstKind, Plan, View, World};
@@ -79,15 +79,11 @@ fn writes<'p>(
     let missing = Footprint::of(&View { buffer, offset: start, shape, strides: vec![1] });
     let plan = index.plan();
     let writes = move |at: &usize| {
-        let mut writes = false;
-        plan.code[*at].kind.visit_accesses(plan.rank, &mut |it| {
-            let is_there = it.is_write && it.rank == plan.rank && it.view.buffer == buffer;
-            let pair = Footprint::of(it.view).zip(missing.as_ref()).filter(|_| is_there);
-            writes |= pair.is_some_and(|it| matches!(overlap(&it.0, it.1), Overlap::Some(_)));
-        });
-        writes
+        let writes = index.own_accesses(*at, buffer).filter(|it| it.is_write);
+        let footprints = writes.filter_map(|it| Footprint::of(it.view));
+        missing.as_ref().is_some_and(|missing| footprints.into_iter().any(|it| it.overlaps(missing)))
     };
-    index.own_writers(buffer).iter().copied().filter(writes).map(|at| plan.code[at].origin)
+    index.own_uses(buffer).iter().copied().filter(writes).map(|at| plan.code[at].origin)
 }
 
 /// The names and values of the loops around a statement, outermost first.
@@ -154,12 +150,8 @@ fn reason(text: &EditableText, own: PlanIndex<'_>, stmt: StmtId, loops: &Loops) 
                 }
             }
             Stmt::If(it) => {
-                let mut is_entered = false;
-                program.walk(block, &mut |inner| {
-                    let all = own.of_stmt(inner).iter().map(|at| loops_of(plan, plan.code[*at].origin));
-                    is_entered |= all.into_iter().any(|it| it.starts_with(&loops[..depth]));
-                });
-                if is_entered {
+                let mut inside = program.stmts_in(block).flat_map(|it| own.of_stmt(it));
+                if inside.any(|at| loops_of(plan, plan.code[*at].origin).starts_with(&loops[..depth])) {
                     branches.clear();
                 } else {
                     let value = if block == it.then_block { "false" } else { "true" };

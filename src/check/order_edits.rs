@@ -86,8 +86,7 @@ pub(super) fn follow_in_next_run(
     (waiting, before): (&PlanStream, InsertionPoint),
 ) -> Repair {
     let plan = index.plan();
-    let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-    let exit = exit.map(|it| plan.code[it].stream);
+    let exit = plan.exit().map(|it| plan.code[it].stream);
     let stream = WaitedStream::from_stream(stream_of(plan, awaited), None);
     if *waiting == PlanStream::Entry {
         // The next run begins behind the end of this one.

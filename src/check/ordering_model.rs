@@ -1,58 +1,36 @@
 //! The rules that define which accesses are ordered.
 
-/// The rules by which a program is checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OrderingModel {
-    /// Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program.
-    #[default]
-    Nccl,
-    /// Also the orders that hir's own executors provide; valid for programs that hir-run executes. The engine of `hir_cuda` provides them:
-    /// `load_inputs` ends with a barrier of all ranks, in `begin` every stream waits for the first, `join_streams` and `rank_barrier` end a
-    /// run before memory is used again, and `buffer_assignment` lets buffers share memory only if `plan::sync::happens_before` orders their uses.
-    Hir,
-}
-
-impl OrderingModel {
-    /// All models.
-    pub const ALL: [Self; 2] = [Self::Nccl, Self::Hir];
-
-    /// Returns the name of the model, as command lines contain it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nccl => "nccl",
-            Self::Hir => "hir",
-        }
+grammar::named_enum! {
+    /// The rules by which a program is checked.
+    /// The names are those of command lines.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OrderingModel {
+        /// Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program.
+        #[default]
+        Nccl = "nccl",
+        /// Also the orders that hir's own executors provide; valid for programs that hir-run executes. The engine of `hir_cuda` provides them:
+        /// `load_inputs` ends with a barrier of all ranks, in `begin` every stream waits for the first, `join_streams` and `rank_barrier` end a
+        /// run before memory is used again, and `buffer_assignment` lets buffers share memory only if `plan::sync::happens_before` orders their uses.
+        Hir = "hir",
     }
 }
 
-/// Where storage comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StorageModel {
-    /// The caching allocator of PyTorch: blocks of a stream are in two pools, by size (`plan::caching_allocator`).
-    #[default]
-    PyTorch,
-    /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
-    /// follow the first and to precede the second.
-    CudaAsync,
-    /// As `CudaAsync`, and a communication holds operands until the program waits for it (`plan::held_operands`): PyTorch with
-    /// `backend:cudaMallocAsync`.
-    PyTorchCudaAsync,
-    /// Storage is never used again.
-    NeverReused,
-}
-
-impl StorageModel {
-    /// All models.
-    pub const ALL: [Self; 4] = [Self::PyTorch, Self::CudaAsync, Self::PyTorchCudaAsync, Self::NeverReused];
-
-    /// Returns the name of the model, as command lines contain it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PyTorch => "pytorch",
-            Self::CudaAsync => "cuda-async",
-            Self::PyTorchCudaAsync => "pytorch-cuda-async",
-            Self::NeverReused => "never-reused",
-        }
+grammar::named_enum! {
+    /// Where storage comes from.
+    /// The names are those of command lines.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum StorageModel {
+        /// The caching allocator of PyTorch: blocks of a stream are in two pools, by size (`plan::caching_allocator`).
+        #[default]
+        PyTorch = "pytorch",
+        /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
+        /// follow the first and to precede the second.
+        CudaAsync = "cuda-async",
+        /// As `CudaAsync`, and a communication holds operands until the program waits for it (`plan::held_operands`): PyTorch with
+        /// `backend:cudaMallocAsync`.
+        PyTorchCudaAsync = "pytorch-cuda-async",
+        /// Storage is never used again.
+        NeverReused = "never-reused",
     }
 }
 
@@ -109,11 +87,5 @@ impl AccessRules {
     /// the later one.
     pub(super) fn reuses_in_order(self) -> bool {
         self.model == OrderingModel::Hir || self.storage == StorageModel::NeverReused
-    }
-}
-
-impl std::fmt::Display for OrderingModel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -65,6 +65,10 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Returns true if it certainly has elements in common with another footprint of the same buffer.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        matches!(overlap(self, other), Overlap::Some(_))
+    }
     /// Returns the footprint of a view, or `None` if the view is empty.
     pub fn of(view: &View) -> Option<Self> {
         let (first, last) = view.bounds()?;

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::stream_waits::StreamWaits;
 use hir_plan::{
-    Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo, World,
+    Access, Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo, World,
     sync::P2pQueues,
 };
 
@@ -72,6 +72,7 @@ pub struct PlanIndex<'p> {
 }
 
 /// Positions of instructions of a plan: indices into `Plan::code`.
+#[derive(Default)]
 struct Tables {
     /// The first `Wait` on a stream of the program, by work.
     waits: FxHashMap<WorkNo, usize>,
@@ -89,29 +90,13 @@ struct Tables {
     awaited: FxHashMap<(StreamNo, usize), Vec<(usize, SignalId)>>,
     by_stmt: FxHashMap<StmtId, Vec<usize>>,
     iterations: OnceCell<FxHashSet<(StmtId, Option<u32>)>>,
-    /// The instructions that write to each buffer of the rank, in order.
-    writers: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
     /// The instructions that read or write each buffer of the rank, in order.
     uses: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
 }
 
 impl Tables {
     fn of(plan: &Plan) -> Self {
-        let mut it = Self {
-            waits: FxHashMap::default(),
-            event_waits: FxHashMap::default(),
-            records: FxHashMap::default(),
-            allocs: FxHashMap::default(),
-            allocations: FxHashMap::default(),
-            signals: FxHashMap::default(),
-            signal_waits: FxHashMap::default(),
-            sent: FxHashMap::default(),
-            awaited: FxHashMap::default(),
-            by_stmt: FxHashMap::default(),
-            iterations: OnceCell::new(),
-            writers: OnceCell::new(),
-            uses: OnceCell::new(),
-        };
+        let mut it = Self::default();
         for allocation in &plan.allocations {
             it.allocations.entry(allocation.buffer).or_insert(*allocation);
         }
@@ -150,22 +135,6 @@ impl<'p> PlanIndex<'p> {
         self.plan
     }
 
-    /// Returns the instructions of the rank that write to one of its buffers, in order.
-    pub fn own_writers(self, buffer: BufferNo) -> &'p [usize] {
-        let writers = self.tables.writers.get_or_init(|| {
-            let mut found: FxHashMap<BufferNo, Vec<usize>> = FxHashMap::default();
-            for (at, inst) in self.plan.code.iter().enumerate() {
-                inst.kind.visit_accesses(self.plan.rank, &mut |it| {
-                    if it.is_write && it.rank == self.plan.rank {
-                        found.entry(it.view.buffer).or_default().push(at);
-                    }
-                });
-            }
-            found
-        });
-        writers.get(&buffer).map_or(&[], Vec::as_slice)
-    }
-
     /// Returns the instructions of the rank that read or write one of its buffers, in order.
     pub fn own_uses(self, buffer: BufferNo) -> &'p [usize] {
         let uses = self.tables.uses.get_or_init(|| {
@@ -181,6 +150,12 @@ impl<'p> PlanIndex<'p> {
             found
         });
         uses.get(&buffer).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the reads and writes of an instruction in a buffer of the rank.
+    pub fn own_accesses(self, at: usize, buffer: BufferNo) -> impl Iterator<Item = Access<'p>> {
+        let all = self.plan.code[at].kind.accesses(self.plan.rank).into_iter();
+        all.filter(move |it| it.rank == self.plan.rank && it.view.buffer == buffer)
     }
 
     /// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the

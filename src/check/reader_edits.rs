@@ -4,12 +4,12 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    overlap::{Footprint, Overlap, overlap},
+    overlap::Footprint,
     plan_index::PlanIndex,
     race_side::{RaceSide, stream_of},
     repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
 };
-use hir_plan::{CostClass, InstKind, Plan, StreamNo, View};
+use hir_plan::{CostClass, InstKind, Plan, StreamNo};
 
 /// The maximum number of later uses of a buffer that are examined for one race.
 const MAX_USES: usize = 64;
@@ -73,20 +73,15 @@ fn users_of(post: usize, index: PlanIndex<'_>) -> Vec<usize> {
     let posted = frame_of(plan, post);
     let is_inside = |at: usize| posted.is_none_or(|posted| around(frame_of(plan, at)).any(|it| it == posted));
     let queue = |at: usize| plan.code[at].kind.communication().map(|it| it.communicator());
-    let mut operands: Vec<(View, bool)> = Vec::new();
-    plan.code[post].kind.visit_accesses(plan.rank, &mut |it| operands.push((it.view.clone(), it.is_write)));
     let mut found = Vec::new();
-    for (view, is_written) in &operands {
-        let Some(footprint) = Footprint::of(view) else { continue };
-        let uses = index.own_uses(view.buffer);
+    for operand in plan.code[post].kind.accesses(plan.rank) {
+        let Some(footprint) = Footprint::of(operand.view) else { continue };
+        let uses = index.own_uses(operand.view.buffer);
         let later = uses[uses.partition_point(|it| *it <= post)..].iter().take(MAX_USES);
         found.extend(later.copied().filter(|at| {
-            let mut conflicts = false;
-            plan.code[*at].kind.visit_accesses(plan.rank, &mut |it| {
-                let may =
-                    it.rank == plan.rank && it.view.buffer == view.buffer && (*is_written || it.is_write);
-                let there = Footprint::of(it.view).filter(|_| may);
-                conflicts |= there.is_some_and(|it| matches!(overlap(&it, &footprint), Overlap::Some(_)));
+            let conflicts = index.own_accesses(*at, operand.view.buffer).any(|it| {
+                (operand.is_write || it.is_write)
+                    && Footprint::of(it.view).is_some_and(|it| it.overlaps(&footprint))
             });
             let is_queued = queue(*at).is_some_and(|it| Some(it) == queue(post));
             conflicts && !is_queued && is_inside(*at) && stream_of(plan, *at).is_in_program()

@@ -12,6 +12,7 @@ use super::{
     fixable_race::{FixableRace, Priority},
     repair::{Inserted, Repair},
 };
+use hir_ir::search::Budget;
 use hir_plan::PlanStream;
 
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
@@ -83,7 +84,7 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>], pending: &[usize]) -> 
     let all: Vec<(usize, &FixableRace<'r>)> =
         pending.iter().filter_map(|at| Some((*at, races[*at].as_ref()?))).collect();
     let candidates = Candidates::of(&all, &rank);
-    let mut compared = 0;
+    let mut compared = Budget::new(MAX_COMPARED);
     let mut found = vec![None; races.len()];
     for (at, race) in &all {
         let removes = |it: usize| {
@@ -94,12 +95,9 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>], pending: &[usize]) -> 
         };
         let first = candidates.with_same_edits(race).chain(candidates.wait(race));
         let first = first.filter(|it| removes(*it)).min_by_key(|it| (rank[*it], *it));
-        let mut removes = |it: usize| {
-            compared += 1;
-            compared > MAX_COMPARED || removes(it)
-        };
+        let mut removes = |it: usize| !compared.admits(1) || removes(it);
         let earlier = candidates.earlier(race, first, &mut removes);
-        found[*at] = earlier.filter(|_| compared <= MAX_COMPARED).or(first);
+        found[*at] = earlier.filter(|_| compared.left_out() == 0).or(first);
     }
     found
 }
@@ -111,6 +109,7 @@ const MAX_STREAMS: usize = 32;
 type FirstRaces = [Option<usize>; 2];
 
 /// All races, by their edits.
+#[derive(Default)]
 struct Candidates<'r> {
     by_edits: FxHashMap<Vec<Repair>, FirstRaces>,
     by_free_edit: FxHashMap<&'r Repair, FirstRaces>,
@@ -123,12 +122,7 @@ struct Candidates<'r> {
 
 impl<'r> Candidates<'r> {
     fn of(races: &[(usize, &'r FixableRace<'r>)], ranks: &[Priority]) -> Self {
-        let mut it = Self {
-            by_edits: FxHashMap::default(),
-            by_free_edit: FxHashMap::default(),
-            by_wait: FxHashMap::default(),
-            by_insertion: FxHashMap::default(),
-        };
+        let mut it = Self::default();
         for (at, race) in races {
             let single = usize::from(ranks[*at].is_minor());
             let is_first = |it: &usize| ranks[*it] <= ranks[*at];

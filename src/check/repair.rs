@@ -7,7 +7,7 @@ use super::{
     plan_index::PlanIndex,
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{InstKind, Plan, PlanStream};
+use hir_plan::{Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -210,8 +210,7 @@ impl InsertionPoint {
 
     /// Returns the end of the program of a rank.
     pub fn end(plan: &Plan) -> Self {
-        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        Self::End { current: stream_of(plan, exit.unwrap_or_default()).clone() }
+        Self::End { current: stream_of(plan, plan.exit().unwrap_or_default()).clone() }
     }
 
     /// Returns the point with another stream that is current there.

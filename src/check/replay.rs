@@ -94,7 +94,7 @@ pub fn name_in_program(name: &str) -> &str {
 }
 
 /// The plans of all runs as a single world.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Replay {
     /// The plans. Inputs and outputs are those of the first run, then those of the second one.
     pub world: World,
@@ -156,13 +156,7 @@ impl Replay {
         }
         let buffers: Vec<[Vec<BufferNo>; 2]> = ranks.iter().map(|it| it.buffers.clone()).collect();
         let signals = signal_count(first);
-        let mut replay = Self {
-            world: World::default(),
-            places: Vec::new(),
-            written_inputs: Vec::new(),
-            caller_writes: Vec::new(),
-            second_begins: Vec::new(),
-        };
+        let mut replay = Self::default();
         let mut plans = Vec::new();
         for (rank, mut it) in ranks.into_iter().enumerate() {
             it.add_run(0, &first[rank], (&buffers, signals), &[]);

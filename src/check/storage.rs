@@ -80,6 +80,7 @@ struct PoolUses {
 }
 
 /// The storage of all ranks.
+#[derive(Default)]
 pub struct SharedStorage<'p> {
     plans: &'p [Plan],
     /// By rank and buffer, for each of two runs that are issued; else those of the first run are those of all instructions.
@@ -113,13 +114,7 @@ pub struct StorageConflict {
 impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        let mut it = Self {
-            plans,
-            occupancies: Default::default(),
-            second_begins: Vec::new(),
-            pools: FxHashMap::default(),
-            is_repeated: false,
-        };
+        let mut it = Self { plans, ..Self::default() };
         for plan in plans {
             it.add_run((plan.rank, 0), &plan.allocations, &plan.caller_buffers().collect());
         }

@@ -235,7 +235,7 @@ fn is_used_apart(next: usize, second: &RaceSide<'_>, index: PlanIndex<'_>) -> bo
     };
     let races = |at: &usize| {
         let is_between = next < *at && *at < here && plan.code[*at].stream == allocates;
-        is_between && (second.writes || index.own_writers(*buffer).contains(at))
+        is_between && (second.writes || index.own_accesses(*at, *buffer).any(|it| it.is_write))
     };
     allocates != waiting && !is_ordered(next) && !needs_work() && !index.own_uses(*buffer).iter().any(races)
 }

@@ -90,7 +90,7 @@ impl StreamOrderedFrees {
         if freed.peek().is_none() {
             return;
         }
-        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
+        let exit = plan.exit();
         let mut issued = Issued { last: vec![None; plan.streams.len()], by_host: Vec::new() };
         let mut recorded = FxHashMap::default();
         for (at, inst) in plan.code.iter().enumerate() {

@@ -5,7 +5,6 @@ use grammar::{
     ir::{Stmt, StmtId},
     ops::OpClass,
 };
-use hir_ir::blocks::inner_blocks;
 
 use super::{
     editable_text::EditableText,
@@ -332,7 +331,7 @@ impl EditableText {
         let twins = program.posted_work(post).map_or(&[][..], |it| self.posts_of(it));
         places.around(post).any(|(block, outer)| {
             let is_twin = |it: &StmtId| places.around(*it).any(|it| it.1 == outer && it.0 != block);
-            inner_blocks(program, outer).into_iter().flatten().count() > 1
+            program.inner_blocks(outer).count() > 1
                 && !self.is_around(outer, wait)
                 && twins.iter().any(is_twin)
         })

@@ -63,37 +63,32 @@ impl ExecutorError {
 
     /// Adds the instruction that was being prepared or issued.
     pub fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
-        match self {
-            Self::Call { function, code, text, .. } => {
-                let place = format!("{}: ", plan.location(inst));
-                Self::Call { function, code, text, rank: Some(plan.rank), place }
-            }
-            other => other,
-        }
+        self.placed(plan.rank, format!("{}: ", plan.location(inst)))
     }
 
     /// Adds the instruction that was running when the device failed, as far as it is known.
     pub fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
-        match self {
-            Self::Call { function, code, text, .. } => {
-                let place = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
-                Self::Call { function, code, text, rank: Some(plan.rank), place }
-            }
-            other => other,
+        let place = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
+        self.placed(plan.rank, place)
+    }
+
+    fn placed(mut self, of: usize, at: String) -> Self {
+        if let Self::Call { rank, place, .. } = &mut self {
+            (*rank, *place) = (Some(of), at);
         }
+        self
     }
 
     /// Returns the message without its rank, for a text that names the rank itself.
     pub fn without_rank(&self) -> String {
         match self {
-            Self::Call { function, code, text, place, .. } => Self::Call {
-                function: function.clone(),
-                code: *code,
-                text: text.clone(),
-                rank: None,
-                place: place.clone(),
+            Self::Call { .. } => {
+                let mut it = self.clone();
+                if let Self::Call { rank, .. } = &mut it {
+                    *rank = None;
+                }
+                it.to_string()
             }
-            .to_string(),
             Self::Unsupported { place, message, .. } => format!("{place}: {message}"),
             Self::OutOfMemory { message, .. } => message.clone(),
             Self::Environment(_) | Self::Internal(_) => self.to_string(),

@@ -12,7 +12,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    blocks::{any_stmt, inner_blocks, nested_blocks},
+    blocks::nested_blocks,
     dataflow::{Analysis, Direction, Point, solve},
 };
 
@@ -119,11 +119,7 @@ impl StreamFacts {
             match point {
                 Point::Before(stmt) => {
                     facts.before.insert(stmt, (state.current, setter));
-                    let operand = match &program.stmts[stmt] {
-                        Stmt::Op(it) => it.args.first(),
-                        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-                    };
-                    if let Some(Operand::Stream(stream)) = operand {
+                    if let Some(Operand::Stream(stream)) = program.op(stmt).and_then(|it| it.args.first()) {
                         facts.operands.insert(stmt, state.value(program, *stream));
                     }
                 }
@@ -170,8 +166,8 @@ fn setting_blocks(program: &Program, body: BlockId) -> FxHashSet<BlockId> {
     let mut found: FxHashSet<BlockId> = FxHashSet::default();
     for block in nested_blocks(program, body) {
         let sets = |stmt: &StmtId| {
-            let inner = inner_blocks(program, *stmt);
-            stream_set_by(program, *stmt).is_some() || inner.iter().flatten().any(|it| found.contains(it))
+            let mut inner = program.inner_blocks(*stmt);
+            stream_set_by(program, *stmt).is_some() || inner.any(|it| found.contains(&it))
         };
         if program.block(block).iter().any(sets) {
             found.insert(block);
@@ -191,12 +187,9 @@ pub fn synchronized(program: &Program, stmt: StmtId) -> Option<StreamId> {
 }
 
 fn stream_operand(program: &Program, stmt: StmtId, op: Op) -> Option<StreamId> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op == op => match it.args.first() {
-            Some(Operand::Stream(stream)) => Some(*stream),
-            Some(Operand::Tensor(_) | Operand::Scalar(_)) | None => None,
-        },
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    match program.op(stmt).filter(|it| it.op == op)?.args.first() {
+        Some(Operand::Stream(stream)) => Some(*stream),
+        Some(Operand::Tensor(_) | Operand::Scalar(_)) | None => None,
     }
 }
 
@@ -220,7 +213,7 @@ pub const fn uses_stream(class: OpClass) -> bool {
 
 /// Returns whether a statement, or one nested in it, makes a stream current.
 pub fn sets_stream(program: &Program, stmt: StmtId) -> bool {
-    any_stmt(program, stmt, &|it| stream_set_by(program, it).is_some())
+    program.stmts_at(stmt).any(|it| stream_set_by(program, it).is_some())
 }
 
 /// Returns whether a statement of a block, or one nested in it, makes a stream current.
@@ -281,14 +274,14 @@ struct Streams<'p> {
 impl Streams<'_> {
     /// Returns whether the iterations of a loop may change the current stream.
     fn changes(&self, stmt: StmtId) -> bool {
-        inner_blocks(self.program, stmt).iter().flatten().any(|it| self.setting_blocks.contains(it))
+        self.program.inner_blocks(stmt).any(|it| self.setting_blocks.contains(&it))
     }
 
     /// Returns whether a statement in the blocks of a loop or branch renews a value.
     fn renews(&self, stmt: StmtId, value: StreamValue) -> bool {
         let is_renewed = |it: StmtId| it != stmt && value.is_renewed_by(self.program, it);
         matches!(value, StreamValue::Index(_) | StreamValue::Joined(_))
-            && any_stmt(self.program, stmt, &is_renewed)
+            && self.program.stmts_at(stmt).any(is_renewed)
     }
 
     /// Forgets the values that a statement renews. The current stream itself stays.

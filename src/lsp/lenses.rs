@@ -1,6 +1,6 @@
 //! Code lenses and their commands: above each program its verdict, a run on simulated ranks, its timeline and its overlap.
 
-use grammar::count_text;
+use grammar::{Named, count_text};
 use hir_plan::timeline::{estimator::Estimator, html::page, overlap::Overlap};
 use lsp_types::{CodeLens, Command, Uri};
 use serde::{Deserialize, Serialize};
@@ -11,15 +11,18 @@ use crate::{check, estimate::Summary, refusal::Refusal, snapshot::Snapshot};
 /// The most elements of an output that are shown.
 const MAX_ELEMENTS: usize = 16;
 
-/// A command of a code lens. Its argument is a `TextDocumentPositionParams` in the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LensCommand {
-    /// Runs the program on simulated ranks.
-    Run,
-    /// Draws when each stream works.
-    Timeline,
-    /// Says which line waits for what.
-    Overlap,
+grammar::named_enum! {
+    /// A command of a code lens. Its argument is a `TextDocumentPositionParams` in the program.
+    /// An editor calls them by their names, and the lenses are in this order.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum LensCommand {
+        /// Runs the program on simulated ranks.
+        Run = "hir.run",
+        /// Draws when each stream works.
+        Timeline = "hir.timeline",
+        /// Says which line waits for what.
+        Overlap = "hir.overlap",
+    }
 }
 
 /// What a command answers.
@@ -35,18 +38,6 @@ pub(crate) struct Outcome {
 }
 
 impl LensCommand {
-    /// All of them, in the order of the lenses.
-    pub(crate) const ALL: [Self; 3] = [Self::Run, Self::Timeline, Self::Overlap];
-
-    /// Returns the name by which an editor calls it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Run => "hir.run",
-            Self::Timeline => "hir.timeline",
-            Self::Overlap => "hir.overlap",
-        }
-    }
-
     /// Returns the title of its lens.
     fn title(self, ranks: usize) -> String {
         match self {
@@ -109,7 +100,7 @@ pub(crate) fn lenses(uri: &Uri, snapshot: &Snapshot, summaries: &[Summary]) -> V
         let place = json!({ "textDocument": { "uri": uri }, "position": range.start });
         // A title without a command: it is only read.
         let verdict = Command::new(it.verdict.clone(), String::new(), None);
-        let commands = LensCommand::ALL.map(|command| {
+        let commands = LensCommand::ALL.iter().map(|command| {
             Command::new(command.title(it.ranks), command.name().to_owned(), Some(vec![place.clone()]))
         });
         std::iter::once(verdict).chain(commands).map(lens).collect::<Vec<_>>()

@@ -87,7 +87,5 @@ fn pairs(snapshot: &Snapshot, program: &Program, new: &Source, read: &Program) -
 
 /// Returns the statements of the container in program order.
 fn statements(program: &Program) -> Vec<StmtId> {
-    let mut all = Vec::new();
-    program.body.iter().for_each(|it| program.walk(*it, &mut |stmt| all.push(stmt)));
-    all
+    program.body.into_iter().flat_map(|it| program.stmts_in(it)).collect()
 }

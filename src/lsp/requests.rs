@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use grammar::Named;
 use lsp_server::{ErrorCode, Request, RequestId};
 use lsp_types::{
     CodeAction, CodeActionKind, CodeActionOptions, CodeActionOrCommand, CodeLensOptions, CompletionOptions,
@@ -74,7 +75,7 @@ pub(crate) fn capabilities() -> Value {
         ),
         code_lens_provider: Some(CodeLensOptions { resolve_provider: Some(false) }),
         execute_command_provider: Some(ExecuteCommandOptions {
-            commands: LensCommand::ALL.map(|it| it.name().to_owned()).into(),
+            commands: LensCommand::NAMES.iter().map(|it| (*it).to_owned()).collect(),
             ..Default::default()
         }),
         inlay_hint_provider: Some(OneOf::Left(true)),
@@ -272,7 +273,7 @@ fn execute(session: &mut Session, request: Request) -> Option<Answer> {
         Ok(params) => params,
         Err(fault) => return refused(fault.to_string()),
     };
-    let Some(command) = LensCommand::ALL.into_iter().find(|it| it.name() == params.command) else {
+    let Some(command) = LensCommand::of_name(&params.command) else {
         return refused(format!("hir has no command `{}`", params.command));
     };
     let argument = params.arguments.into_iter().next().unwrap_or_default();

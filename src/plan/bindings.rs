@@ -101,16 +101,9 @@ impl PlanBuilder<'_> {
     /// Adds a help text to an error about a tensor without a value: the program of another rank may define
     /// it, since nvFuser can print one program for each rank.
     pub(super) fn with_per_rank_hint(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
-        let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
-        if let Some(body) = self.program.body {
-            self.program.walk(body, &mut |stmt| {
-                if let Stmt::Op(it) = &self.program.stmts[stmt] {
-                    grammar::for_each_tensor_use(self.program, it, &mut |other, mode| {
-                        defined |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
-                    });
-                }
-            });
-        }
+        let defines = |(it, mode)| it == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
+        let defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor)
+            || self.program.ops().flat_map(|(_, it)| it.tensor_uses(self.program)).any(defines);
         if defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
             fault
         } else {

@@ -8,7 +8,6 @@ use grammar::{
     bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    for_each_tensor_use,
     ir::{Program, Stmt, StmtId},
     largest_rank,
     source::Source,
@@ -253,9 +252,9 @@ fn projected_fault(
 fn is_on_all_ranks(program: &Program, stmt: StmtId, world: usize) -> bool {
     let Stmt::Op(it) = &program.stmts[stmt] else { return true };
     let mut found = it.get(attr::TEAM).is_none_or(|team| team.len() >= world);
-    for_each_tensor_use(program, it, &mut |tensor, _| {
+    for (tensor, _) in it.tensor_uses(program) {
         let devices = &program.tensors[tensor].mesh.devices;
         found &= devices.is_empty() || devices.len() >= world;
-    });
+    }
     found
 }

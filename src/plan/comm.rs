@@ -87,11 +87,8 @@ impl PlanBuilder<'_> {
     /// waits.
     fn nothing_to_wait_for(&self, number: u32, wait: StmtId, earlier: Option<StmtId>) -> Result<()> {
         let program = self.program;
-        let posts = program.stmts.iter().filter_map(|(id, it)| match it {
-            Stmt::Op(it) if program.posted_work(id) == Some(number) => Some((id, it)),
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        });
-        let posts: Vec<(StmtId, &OpStmt)> = posts.collect();
+        let posts = program.stmts.ids().filter(|it| program.posted_work(*it) == Some(number));
+        let posts: Vec<(StmtId, &OpStmt)> = posts.filter_map(|it| Some((it, program.op(it)?))).collect();
         if posts.iter().any(|(_, it)| it.get(attr::BACKEND) == Some(words::Backend::Cuda)) {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use grammar::{
     attr,
     codes::Code,
     dtype::DType,
-    ir::{AxisId, OpStmt, ParallelType, Stmt, TensorId},
+    ir::{AxisId, OpStmt, ParallelType, TensorId},
     ops::Op,
     words::CommunicationType,
 };
@@ -187,11 +187,8 @@ impl PlanBuilder<'_> {
 
     /// Waits for a communication for which nvFuser prints no Wait.
     pub(super) fn wait_if_not_printed(&mut self, stmt: &OpStmt, work: WorkNo) {
-        let is_wait = |it: &Stmt| match it {
-            Stmt::Op(it) => it.op == Op::Wait && it.get(attr::WORK) == stmt.number,
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-        };
-        if !self.program.stmts.iter().any(|(_, it)| is_wait(it)) {
+        let is_wait = |it: &OpStmt| it.op == Op::Wait && it.get(attr::WORK) == stmt.number;
+        if !self.program.stmts.iter().any(|(_, it)| it.op().is_some_and(is_wait)) {
             self.emit(InstKind::Wait { work });
             self.end_of_wait(work);
         }

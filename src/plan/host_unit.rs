@@ -112,11 +112,8 @@ impl PlanBuilder<'_> {
         self.origin = origin;
         let inputs = Program::tensors_of(&unit.inputs);
         inputs.chain(ports.iter().map(|it| it.0)).for_each(|inner| self.unbind(inner));
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(|out| self.unbind(out));
-            }
-        });
+        let results = program.ops_in(body).flat_map(|(_, it)| Program::tensors_of(&it.outs));
+        results.for_each(|out| self.unbind(out));
         Ok(())
     }
 

@@ -68,26 +68,18 @@ pub(super) fn team_text(team: &[usize]) -> String {
     format!("({})", ranks.join(" "))
 }
 
-/// The library or mechanism that moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Backend {
-    /// NCCL.
-    Nccl,
-    /// UCC.
-    Ucc,
-    /// The CUDA backend: copies and kernels over peer memory, without a library. `transport` lowers its communications. A
-    /// plan has only those that some member does not post, and these never run.
-    Cuda,
-}
-
-impl Backend {
-    /// Returns the value of `backend=` that selects it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nccl => "NCCL",
-            Self::Ucc => "UCC",
-            Self::Cuda => "CUDA",
-        }
+grammar::named_enum! {
+    /// The library or mechanism that moves the data.
+    /// The names are the values of `backend=`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Backend {
+        /// NCCL.
+        Nccl = "NCCL",
+        /// UCC.
+        Ucc = "UCC",
+        /// The CUDA backend: copies and kernels over peer memory, without a library. `transport` lowers its communications. A
+        /// plan has only those that some member does not post, and these never run.
+        Cuda = "CUDA",
     }
 }
 
@@ -267,46 +259,31 @@ pub enum Arg {
     Number(Number),
 }
 
-/// A reduction operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReduceOp {
-    /// Sum.
-    Sum,
-    /// Product.
-    Product,
-    /// Minimum; NaN if any operand is NaN.
-    Min,
-    /// Maximum; NaN if any operand is NaN.
-    Max,
-    /// Minimum; ignores NaN if another operand is a number.
-    FMin,
-    /// Maximum; ignores NaN if another operand is a number.
-    FMax,
-    /// Mean: the sum divided by the number of operands.
-    Avg,
-    /// Bitwise and.
-    And,
-    /// Bitwise or.
-    Or,
-    /// Bitwise exclusive or.
-    Xor,
-}
-
-impl ReduceOp {
-    /// Returns the notation of plans.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::FMin => "fmin",
-            Self::FMax => "fmax",
-            Self::Avg => "avg",
-            Self::And => "and",
-            Self::Or => "or",
-            Self::Xor => "xor",
-        }
+grammar::named_enum! {
+    /// A reduction operation.
+    /// The names are the notation of plans.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum ReduceOp {
+        /// Sum.
+        Sum = "sum",
+        /// Product.
+        Product = "product",
+        /// Minimum; NaN if any operand is NaN.
+        Min = "min",
+        /// Maximum; NaN if any operand is NaN.
+        Max = "max",
+        /// Minimum; ignores NaN if another operand is a number.
+        FMin = "fmin",
+        /// Maximum; ignores NaN if another operand is a number.
+        FMax = "fmax",
+        /// Mean: the sum divided by the number of operands.
+        Avg = "avg",
+        /// Bitwise and.
+        And = "and",
+        /// Bitwise or.
+        Or = "or",
+        /// Bitwise exclusive or.
+        Xor = "xor",
     }
 }
 

@@ -4,7 +4,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AxisKind, Program, Stmt, TensorId, Transform},
+    ir::{AxisKind, Program, TensorId, Transform},
     ops::AccessMode,
 };
 
@@ -99,18 +99,9 @@ impl PlanBuilder<'_> {
     fn explain_unbound_output(&self, tensor: TensorId, fault: Diagnostic) -> Box<Diagnostic> {
         let rank = self.rank();
         let name = self.program.tensor_name(tensor);
-        let mut binding = None;
-        if let Some(body) = self.program.body {
-            self.program.walk(body, &mut |id| {
-                if let Stmt::Op(it) = &self.program.stmts[id] {
-                    grammar::for_each_tensor_use(self.program, it, &mut |other, mode| {
-                        if other == tensor && mode == AccessMode::Bind {
-                            binding.get_or_insert(id);
-                        }
-                    });
-                }
-            });
-        }
+        let bind = (tensor, AccessMode::Bind);
+        let mut ops = self.program.ops();
+        let binding = ops.find(|(_, it)| it.tensor_uses(self.program).contains(&bind)).map(|it| it.0);
         let is_executed = |id| {
             self.unbound_by.contains_key(&tensor) || self.plan.origins.iter().any(|it| it.stmt == Some(id))
         };

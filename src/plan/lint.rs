@@ -53,10 +53,8 @@ fn warning(program: &Program, plans: &[Plan], deadlock: &Deadlock) -> Diagnostic
 }
 
 fn communicates(program: &Program) -> bool {
-    program.stmts.ids().any(|it| match &program.stmts[it] {
-        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::ShareHandles),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    })
+    let mut ops = program.stmts.iter().filter_map(|(_, it)| it.op());
+    ops.any(|it| matches!(it.op.def().class, OpClass::Communicate | OpClass::ShareHandles))
 }
 
 /// Returns the maximum number of statements that rank 0 executes; `None` if the bounds of a loop are not

@@ -4,7 +4,6 @@
 use grammar::{
     LinePrinter, attr,
     diagnostic::Fix,
-    for_each_tensor_use,
     ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     list_text,
     ops::{AccessMode, Op},
@@ -93,11 +92,7 @@ impl<'p> Search<'p> {
                     }
                 },
                 Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::For(it) => self.collect(it.body),
-                Stmt::If(it) => {
-                    let blocks = [Some(it.then_block), it.else_block];
-                    blocks.into_iter().flatten().for_each(|it| self.collect(it));
-                }
+                Stmt::For(_) | Stmt::If(_) => program.inner_blocks(*stmt).for_each(|it| self.collect(it)),
             }
             open.iter_mut().for_each(|it| it.pass(program, *stmt));
         }
@@ -125,17 +120,15 @@ impl Open {
 
     /// Records what a statement changes.
     fn pass(&mut self, program: &Program, stmt: StmtId) {
-        let mut visit = |stmt: StmtId| match &program.stmts[stmt] {
-            Stmt::Op(it) => for_each_tensor_use(program, it, &mut |tensor, mode| {
-                if mode == AccessMode::Bind {
-                    self.bound.insert(tensor);
+        for stmt in program.stmts_at(stmt) {
+            match &program.stmts[stmt] {
+                Stmt::Op(it) => {
+                    let uses = it.tensor_uses(program).into_iter();
+                    self.bound.extend(uses.filter(|it| it.1 == AccessMode::Bind).map(|it| it.0));
                 }
-            }),
-            Stmt::Let(symbol, _) => {
-                self.defined.insert(*symbol);
+                Stmt::Let(symbol, _) => _ = self.defined.insert(*symbol),
+                Stmt::For(_) | Stmt::If(_) => (),
             }
-            Stmt::For(_) | Stmt::If(_) => (),
-        };
-        program.walk_stmt(stmt, &mut visit);
+        }
     }
 }

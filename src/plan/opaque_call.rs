@@ -118,10 +118,9 @@ pub(super) fn body_text(unit: u32) -> String {
 fn way_out(program: &Program, stmt: Option<StmtId>) -> String {
     let replace = "replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)";
     // A kernel with a name is not one of nvFuser's.
-    let is_kernel = stmt.is_some_and(|stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) => it.op.def().class == OpClass::Opaque && it.get(attr::KERNEL).is_none(),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    });
+    let is_kernel = stmt
+        .and_then(|stmt| program.op(stmt))
+        .is_some_and(|it| it.op.def().class == OpClass::Opaque && it.get(attr::KERNEL).is_none());
     if is_kernel {
         format!(
             "take the whole log of nvFuser with `NVFUSER_DUMP=host_ir,segmented_fusion`, which prints the statements of each kernel, or pass that log with `--fusions FILE`; or {replace}"

@@ -224,6 +224,11 @@ fn misfit(view: &View, wanted: &[usize]) -> OperatorFault {
     OperatorFault::Shape(view.shape.clone(), wanted.to_vec())
 }
 
+/// Returns an error if a view does not have a shape.
+fn expect_shape(view: &View, wanted: &[usize]) -> Result<()> {
+    if view.shape == wanted { Ok(()) } else { Err(misfit(view, wanted)) }
+}
+
 /// Returns the type in which sums of elements of a type are computed.
 fn sum_dtype(dtype: DType) -> DType {
     if matches!(dtype, DType::Half | DType::BFloat) { DType::Float } else { dtype }

@@ -26,7 +26,7 @@ impl Default for CallerUses<'_> {
 }
 
 /// The instructions and data of one rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Plan {
     /// This rank.
     pub rank: usize,
@@ -265,31 +265,9 @@ impl Plan {
         Self {
             rank,
             world,
-            program_id: 0,
             streams,
-            buffers: Vec::new(),
-            communicators: Vec::new(),
-            code: Vec::new(),
             origins: Arc::new(vec![Origin { stmt: None, line: 0, iteration: None }]),
-            iterations: Arc::default(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            bound_at_exit: Vec::new(),
-            live_out: Vec::new(),
-            allocations: Vec::new(),
-            skipped_allocations: Vec::new(),
-            overwritten_views: Vec::new(),
-            gathered_views: Vec::new(),
-            mapped_views: Vec::new(),
-            waits_for_peers: Vec::new(),
-            deallocates: false,
-            peer_collectives: Vec::new(),
-            early_releases: Vec::new(),
-            event_count: 0,
-            work_count: 0,
-            skips: Vec::new(),
-            comm_names: Arc::default(),
-            smallest_world: 0,
+            ..Self::default()
         }
     }
 
@@ -298,6 +276,11 @@ impl Plan {
     pub fn caller_buffers(&self) -> impl Iterator<Item = BufferNo> {
         let bindings = self.inputs.iter().chain(&self.outputs).filter_map(|it| it.shard.view.as_ref());
         bindings.map(|it| it.buffer).chain(self.live_out.iter().copied())
+    }
+
+    /// Returns the instruction that reads the outputs.
+    pub fn exit(&self) -> Option<usize> {
+        self.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs))
     }
 
     /// Shares equal tables with the plan of another rank, and releases unused capacity.

@@ -86,7 +86,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         }
         InstKind::PeerReduce { op, parts, out } => {
             let parts: Vec<String> = parts.iter().map(place).collect();
-            format!("peer_reduce {} <- {} {}", view(out), op.word(), parts.join(", "))
+            format!("peer_reduce {} <- {} {}", view(out), op.name(), parts.join(", "))
         }
         InstKind::Collective(it) => {
             let communicator = &plan.communicators[it.communicator as usize];
@@ -185,7 +185,7 @@ fn signal_text(signal: SignalId) -> String {
 }
 
 fn kind(kind: CollectiveKind) -> String {
-    let op = kind.op.map_or(String::new(), |op| format!(" {}", op.word()));
+    let op = kind.op.map_or(String::new(), |op| format!(" {}", op.name()));
     let root = kind.root.map_or(String::new(), |root| format!(" root={root}"));
     let peers = kind.peers.map_or(String::new(), |it| format!(" to={} from={}", it.send, it.recv));
     format!("{}{op}{root}{peers}", kind.op_name().to_lowercase())

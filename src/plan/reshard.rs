@@ -6,7 +6,7 @@ use grammar::{
     DimGroup, DimMap, OperandMap, ResultDim, attr,
     codes::Code,
     dims_of_first_result,
-    ir::{OpStmt, ParallelType, Program, Stmt, TensorId},
+    ir::{OpStmt, ParallelType, Program, TensorId},
     operand_map,
     ops::TypeRule,
     result_dims,
@@ -136,11 +136,9 @@ impl PlanBuilder<'_> {
     /// which slices the other ranks take.
     fn slices_depend_on_rank(&self) -> bool {
         self.program.is_of_one_rank()
-            || self.program.stmts.iter().any(|(_, it)| match it {
-                Stmt::Op(it) => {
-                    it.get(attr::STREAM_INDEX).is_some_and(|index| self.scalars.depends_on_rank(index))
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            || self.program.stmts.iter().any(|(_, it)| {
+                let index = it.op().and_then(|it| it.get(attr::STREAM_INDEX));
+                index.is_some_and(|index| self.scalars.depends_on_rank(index))
             })
     }
 

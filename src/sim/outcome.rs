@@ -32,7 +32,7 @@ pub struct SimOptions {
 }
 
 /// The result of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SimOutcome {
     /// The outputs, by rank and output; `None` if the rank holds no part of the output. Ranks may share one.
     pub outputs: Vec<Vec<Option<Arc<DenseTensor>>>>,
@@ -162,10 +162,7 @@ impl SimOutcome {
         Self {
             outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
             pending: vec![Vec::new(); plans.len()],
-            watched: Vec::new(),
-            notes: RunNotes::default(),
-            steps: 0,
-            trace: None,
+            ..Self::default()
         }
     }
 }

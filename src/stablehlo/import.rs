@@ -78,6 +78,7 @@ pub(crate) struct Region {
 }
 
 /// The state of the import.
+#[derive(Default)]
 pub(crate) struct Importer<'m, 's> {
     functions: FxHashMap<&'s str, &'m Operation<'s>>,
     meshes: Vec<Mesh>,
@@ -106,22 +107,11 @@ pub(crate) struct Importer<'m, 's> {
 /// Returns an error for the first operation that hir cannot import.
 pub(crate) fn import(module: &Module<'_>) -> Imported<Program> {
     let mut importer = Importer {
-        functions: FxHashMap::default(),
-        meshes: Vec::new(),
-        scopes: Vec::new(),
-        frame: 0,
-        calls: 0,
-        visited: 0,
-        region: None,
-        out: ProgramBuilder::default(),
-        no_mesh: Arc::default(),
-        unsharded_sums: FxHashSet::default(),
-        iotas: FxHashMap::default(),
         has_one_device: matches!(
             Attribute::find(&module.attributes, "mhlo.num_partitions"),
             Some(Attribute::Int(1))
         ),
-        ranges: FxHashMap::default(),
+        ..Importer::default()
     };
     for op in &module.ops {
         match op.name {

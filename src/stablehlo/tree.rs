@@ -35,7 +35,7 @@ pub(crate) struct Argument<'s> {
 }
 
 /// An operation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Operation<'s> {
     /// The full name, such as `stablehlo.add`.
     pub(crate) name: &'s str,

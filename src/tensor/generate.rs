@@ -3,7 +3,7 @@
 //!
 //! Invariant: sharding never changes a value; each rank generates its own shard.
 
-use grammar::InvalidOption;
+use grammar::{InvalidOption, Named};
 use std::str::FromStr;
 
 use grammar::dtype::DType;
@@ -12,17 +12,19 @@ use rayon::prelude::*;
 use crate::data::{Data, Element, UnsupportedDtype, each};
 use hir_plan::{Number, ShardLayout};
 
-/// The kind of generated inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputKind {
-    /// Small integers, possibly sparse, chosen so that sums of products are representable.
-    Exact,
-    /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
-    Random,
-    /// The rank that holds the element; 0 in a whole tensor.
-    Rank,
-    /// Zero.
-    Zeros,
+grammar::named_enum! {
+    /// The kind of generated inputs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum InputKind {
+        /// Small integers, possibly sparse, chosen so that sums of products are representable.
+        Exact = "exact",
+        /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
+        Random = "random",
+        /// The rank that holds the element; 0 in a whole tensor.
+        Rank = "rank",
+        /// Zero.
+        Zeros = "zeros",
+    }
 }
 
 /// Parses the value of `--inputs`.
@@ -30,26 +32,9 @@ impl FromStr for InputKind {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        match text {
-            "exact" => Ok(Self::Exact),
-            "random" => Ok(Self::Random),
-            "rank" => Ok(Self::Rank),
-            "zeros" => Ok(Self::Zeros),
-            _ => {
-                Err(format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`").into())
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for InputKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Exact => "exact",
-            Self::Random => "random",
-            Self::Rank => "rank",
-            Self::Zeros => "zeros",
-        })
+        let unknown =
+            || format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`").into();
+        Self::of_name(text).ok_or_else(unknown)
     }
 }
 

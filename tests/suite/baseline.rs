@@ -19,7 +19,7 @@ use grammar::{
     bindings::apply_bindings,
     codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
-    ir::{Program, Stmt, StmtId},
+    ir::{Program, StmtId},
     ops::{Op, OpClass},
     span::LineIndex,
 };
@@ -226,8 +226,7 @@ pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<World> {
 pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     let mut found = Vec::new();
     let Some(body) = program.body else { return found };
-    program.walk(body, &mut |stmt| {
-        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+    for (stmt, it) in program.ops_in(body) {
         let orders = match it.op.def().class {
             OpClass::Stream => it.outs.is_empty(),
             OpClass::Wait | OpClass::Coalescing | OpClass::ShareHandles => true,
@@ -243,7 +242,7 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
         if orders {
             found.push((stmt, it.op));
         }
-    });
+    }
     found
 }
 

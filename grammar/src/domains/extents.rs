@@ -26,9 +26,7 @@ pub(super) fn settle(
         .filter(|(_, others)| !others.is_empty())
         .collect();
     let Some(body) = program.body.filter(|_| !open.is_empty()) else { return };
-    let mut stmts = Vec::new();
-    program.walk(body, &mut |stmt| stmts.push(stmt));
-    for id in stmts {
+    for id in program.stmts_in(body).collect::<Vec<_>>() {
         let Stmt::Op(stmt) = &program.stmts[id] else { continue };
         let tensors = Program::tensors_of(&stmt.outs).chain(Program::tensors_of(&stmt.args));
         let mut tensors: Vec<TensorId> = tensors.filter(|it| open.contains_key(it)).collect();

@@ -107,14 +107,9 @@ impl<'s> Finder<'s> {
     fn dump(&self, span: Span) -> FusionDump<'s> {
         FusionDump {
             span,
-            io: None,
-            groups: Vec::new(),
-            complete: None,
-            domains: FxHashMap::default(),
-            contradictions: FxHashMap::default(),
-            groups_by_id: FxHashMap::default(),
             containers_before: self.containers.len(),
             file: self.files.len().checked_sub(1),
+            ..FusionDump::default()
         }
     }
 

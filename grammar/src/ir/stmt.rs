@@ -92,21 +92,58 @@ impl Program {
         self.stmts[stmt].op().filter(posts)?.number
     }
 
-    /// Visits the statements of a block and of its nested blocks, in program order.
-    pub fn walk(&self, block: BlockId, visit: &mut dyn FnMut(StmtId)) {
-        self.block(block).iter().for_each(|stmt| self.walk_stmt(*stmt, visit));
+    /// Returns a statement as an operator; `None` if it is another one.
+    pub fn op(&self, stmt: StmtId) -> Option<&OpStmt> {
+        self.stmts[stmt].op()
     }
 
-    /// Visits a statement and the statements of its nested blocks, in program order.
-    pub fn walk_stmt(&self, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
-        visit(stmt);
-        match &self.stmts[stmt] {
-            Stmt::Op(_) | Stmt::Let(..) => (),
-            Stmt::For(it) => self.walk(it.body, visit),
-            Stmt::If(it) => {
-                self.walk(it.then_block, visit);
-                it.else_block.iter().for_each(|other| self.walk(*other, visit));
-            }
-        }
+    /// Returns the blocks directly inside a statement.
+    pub fn inner_blocks(&self, stmt: StmtId) -> impl DoubleEndedIterator<Item = BlockId> + use<> {
+        let blocks = match &self.stmts[stmt] {
+            Stmt::Op(_) | Stmt::Let(..) => [None, None],
+            Stmt::For(it) => [Some(it.body), None],
+            Stmt::If(it) => [Some(it.then_block), it.else_block],
+        };
+        blocks.into_iter().flatten()
+    }
+
+    /// Returns the container's block, and those of its HostUnits.
+    pub fn bodies(&self) -> impl Iterator<Item = BlockId> {
+        self.body.into_iter().chain(self.units.iter().filter_map(|(_, unit)| unit.body))
+    }
+
+    /// Returns a statement and the statements of its nested blocks, in program order.
+    pub fn stmts_at(&self, stmt: StmtId) -> impl Iterator<Item = StmtId> {
+        std::iter::once(stmt).chain(self.inner_blocks(stmt).flat_map(|it| self.stmts_in(it)))
+    }
+
+    /// Returns the statements of a block and of its nested blocks, in program order.
+    pub fn stmts_in(&self, block: BlockId) -> impl Iterator<Item = StmtId> {
+        let mut open = vec![self.block(block).iter()];
+        std::iter::from_fn(move || {
+            let stmt = loop {
+                match open.last_mut()?.next() {
+                    Some(stmt) => break *stmt,
+                    None => _ = open.pop(),
+                }
+            };
+            open.extend(self.inner_blocks(stmt).rev().map(|it| self.block(it).iter()));
+            Some(stmt)
+        })
+    }
+
+    /// Returns the operators among the statements of a block and of its nested blocks, in program order.
+    pub fn ops_in(&self, block: BlockId) -> impl Iterator<Item = (StmtId, &OpStmt)> {
+        self.stmts_in(block).filter_map(|it| Some((it, self.op(it)?)))
+    }
+
+    /// Returns the operators among a statement and the statements of its nested blocks, in program order.
+    pub fn ops_at(&self, stmt: StmtId) -> impl Iterator<Item = (StmtId, &OpStmt)> {
+        self.stmts_at(stmt).filter_map(|it| Some((it, self.op(it)?)))
+    }
+
+    /// Returns the operators of the container, in program order.
+    pub fn ops(&self) -> impl Iterator<Item = (StmtId, &OpStmt)> {
+        self.body.into_iter().flat_map(|it| self.ops_in(it))
     }
 }

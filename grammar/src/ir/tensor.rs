@@ -89,31 +89,21 @@ impl Transform {
     }
 }
 
-/// The memory space of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Memory {
-    /// `g`.
-    Global,
-    /// `l`: nvFuser's default for intermediate tensors; does not determine the memory space.
-    Local,
-    /// `s`.
-    Shared,
-    /// `t`.
-    Tensor,
-    /// `sym`: symmetric memory, which peers can address.
-    Symmetric,
-}
-
-impl Memory {
-    /// Returns the letter in a tensor's name.
-    pub const fn letter(self) -> &'static str {
-        match self {
-            Self::Global => "g",
-            Self::Local => "l",
-            Self::Shared => "s",
-            Self::Tensor => "t",
-            Self::Symmetric => "sym",
-        }
+crate::named_enum! {
+    /// The memory space of a tensor.
+    /// The names are the letters in the names of tensors.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Memory {
+        /// `g`.
+        Global = "g",
+        /// `l`: nvFuser's default for intermediate tensors; does not determine the memory space.
+        Local = "l",
+        /// `s`.
+        Shared = "s",
+        /// `t`.
+        Tensor = "t",
+        /// `sym`: symmetric memory, which peers can address.
+        Symmetric = "sym",
     }
 }
 

@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Dialect, Options, Printer};
 use crate::{
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    tensor_uses::{for_each_tensor_use, tensors_in_text_order},
+    tensor_uses::tensors_in_text_order,
     text::tensor_text,
 };
 
@@ -81,11 +81,11 @@ impl<'p> LinePrinter<'p> {
         let program = self.program;
         let Stmt::Op(it) = &program.stmts[stmt] else { return String::new() };
         let mut printer = Printer::new(program, Dialect::Short);
-        for_each_tensor_use(program, it, &mut |id, _| {
+        for (id, _) in it.tensor_uses(program) {
             let is_short = program.tensor_span(id).start < at && !self.ambiguous.contains(&id);
             let text = if is_short { program.tensor_name(id) } else { tensor_text(program, id) };
             printer.tensors.insert(id, text);
-        });
+        }
         printer.short_op(it);
         printer.out
     }

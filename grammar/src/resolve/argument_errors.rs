@@ -17,7 +17,7 @@ use crate::{
 /// Maximum number of unknown keys of a statement that are reported one by one.
 const MAX_KEYS: usize = 2;
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Reports keys that the operator does not have. Of many, the first one: the operator is probably another one
     /// than the text means.
     pub(super) fn unknown_attrs(&mut self, row: &OpDef, args: &[ast::Arg<'s>], keys: &[ast::Name<'s>]) {

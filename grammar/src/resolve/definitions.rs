@@ -11,7 +11,7 @@ use crate::{
     text::expr_text,
 };
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     pub(super) fn resolve_definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
         for stmt in stmts {
             let scalar = match &stmt.kind {

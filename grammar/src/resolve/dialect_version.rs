@@ -79,7 +79,7 @@ impl DialectVersion {
     }
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Scans the tokens before any statement is resolved. Determines the dialect version, the HostUnits, and
     /// the captured streams, because `Stream 0` has another meaning if a stream of that name is captured.
     pub(super) fn detect_version(&mut self, token_stream: &TokenStream<'s>) {

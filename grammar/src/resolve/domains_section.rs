@@ -28,7 +28,7 @@ const CLAUSES: [&str; 6] = [
     "allocation(axes)",
 ];
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     pub(super) fn resolve_domains(&mut self, lines: &[ast::Domain<'s>]) {
         let mentioned = OnceCell::new();
         for line in lines {

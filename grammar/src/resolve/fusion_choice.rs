@@ -54,7 +54,7 @@ fn has_names(names: &[String], list: &[Value<'_>]) -> bool {
     own == other
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Returns the LaunchKernels of the container.
     pub(super) fn launches(&self) -> Vec<Launch> {
         let program = &self.program;

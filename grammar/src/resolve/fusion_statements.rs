@@ -32,7 +32,7 @@ pub(super) struct CompleteFusion<'s> {
     heading: Span,
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Returns the complete fusions that have to have the statements of a dump: its own or, if the lines of several ranks tore it from
     /// that, all with the inputs and outputs of the container. Reports what one defines twice.
     pub(super) fn complete_fusions(

@@ -27,7 +27,7 @@ use crate::{
     span::Span,
 };
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Attaches the fusions of the log to the container. Returns the tensors of the container whose domains the log states, and the
     /// HostUnits whose domains it does not state.
     pub(super) fn attach_fusions(
@@ -61,7 +61,7 @@ impl<'s> Resolver<'s, '_> {
         for (at, launch) in launches.iter().enumerate() {
             let found = self.diagnostics.len();
             let Some((dump, group)) = self.group_of(dumps, chosen, launch) else {
-                if self.diagnostics.len() == found && !has_errors(self.diagnostics) && !is_missing_reported {
+                if self.diagnostics.len() == found && !has_errors(&self.diagnostics) && !is_missing_reported {
                     is_missing_reported = self.report_missing_group(dumps, chosen, launch, of_other_rank);
                 }
                 continue;
@@ -189,12 +189,10 @@ impl<'s> Resolver<'s, '_> {
         let mut bound: FxHashSet<SymbolId> = it.inputs.iter().filter_map(|it| self.symbol(it)).collect();
         let extents = Program::tensors_of(&it.inputs).flat_map(|it| program.dimensions(it));
         bound.extend(extents.filter_map(|axis| self.symbol(&Operand::Scalar(program.axes[axis].extent))));
-        if let Some(body) = it.body {
-            program.walk(body, &mut |stmt| {
-                if let Stmt::Let(symbol, _) = &program.stmts[stmt] {
-                    bound.insert(*symbol);
-                }
-            });
+        for stmt in it.body.into_iter().flat_map(|body| program.stmts_in(body)) {
+            if let Stmt::Let(symbol, _) = &program.stmts[stmt] {
+                bound.insert(*symbol);
+            }
         }
         let is_free =
             |it: &SymbolId| !bound.contains(it) && predefined_meaning(&program.symbols[*it]).is_none();
@@ -218,7 +216,7 @@ impl<'s> Resolver<'s, '_> {
     /// Says that hir executes the statements of fusions in place of kernels. `other` is another container between the fusion and
     /// this one.
     fn report_replaced(&mut self, replaced: &[(StmtId, Span)], other: Option<Span>) {
-        let Some((launch, group)) = replaced.first().filter(|_| !has_errors(self.diagnostics)) else {
+        let Some((launch, group)) = replaced.first().filter(|_| !has_errors(&self.diagnostics)) else {
             return;
         };
         let message = match replaced.len() {

@@ -13,7 +13,7 @@ use crate::{
 /// The name that nvFuser prints for the group.
 pub(super) const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Appends the reductions of a group to `ids`.
     pub(super) fn append_grouped_reductions(
         &mut self,

@@ -17,7 +17,7 @@ use crate::{
 /// The keys whose values are lists of ranks.
 const LISTS_OF_RANKS: [&str; 4] = ["team", "mesh", "sender mesh", "receiver mesh"];
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Resolves `Execute the following Fusion …` or `PostOnStream the operation …`.
     pub(super) fn resolve_post_phrase(
         &mut self,
@@ -90,10 +90,8 @@ impl<'s> Resolver<'s, '_> {
             }) if WORK_NAMES.contains(&name.text) => u32::try_from(*number).ok(),
             ast::Operation::Communication { kind, args, .. } => {
                 let wanted = self.communication(*kind, args)?;
-                let mut posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
-                    Stmt::Op(it) if it.op == Op::Communication => Some(it),
-                    Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-                });
+                let ops = self.program.stmts.iter().filter_map(|(_, stmt)| stmt.op());
+                let mut posted = ops.filter(|it| it.op == Op::Communication);
                 let same = |it: &&OpStmt| {
                     it.get(attr::TYPE) == wanted.get(attr::TYPE)
                         && it.get(attr::TEAM) == wanted.get(attr::TEAM)

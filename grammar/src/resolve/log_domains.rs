@@ -14,7 +14,7 @@ use crate::{
     token::{ScanLimit, TokenKind},
 };
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Sets the domains of the container's tensors that a dump states, and returns these tensors. Reports a tensor that the dump
     /// has with other axes.
     pub(super) fn apply_domains(&mut self, dump: &FusionDump<'s>) -> FxHashSet<TensorId> {

@@ -76,10 +76,8 @@ pub fn resolve<'s>(
     log: &FusionLog<'s>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Resolved {
-    let mut faults = Vec::new();
-    let mut resolver = Resolver::new(Program::default(), source, &mut faults);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
-    (resolver.place, resolver.spelled_from) = (place, spelled_from);
+    let mut resolver = Resolver { source, place, spelled_from, ..Resolver::default() };
     resolver.detect_version(&token_stream);
     let text = token_stream.own_source();
     resolver.program.spans.comments = std::mem::take(&mut token_stream.comments);
@@ -90,11 +88,9 @@ pub fn resolve<'s>(
     // The canonical text shows to which block a line belongs that stands between two columns, or a statement on the line of another one.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
-    let (program, consequences, fitting_files) =
-        (resolver.program, resolver.consequences, resolver.fitting_files);
+    let Resolver { program, consequences, fitting_files, diagnostics: faults, .. } = resolver;
     // What follows from a syntax error on the same line is not reported.
-    faults.retain(|it| !it.is_error() || !syntax.contains(it.span()));
-    diagnostics.append(&mut faults);
+    diagnostics.extend(faults.into_iter().filter(|it| !it.is_error() || !syntax.contains(it.span())));
     if !has_errors(diagnostics) {
         diagnostics.extend(consequences.into_iter().next());
     }
@@ -110,14 +106,14 @@ pub fn resolve_scalar(
     expr: &ast::Expr<'_>,
     source: &str,
 ) -> Option<crate::ir::ExprId> {
-    let mut diagnostics = Vec::new();
-    let mut resolver = Resolver::new(std::mem::take(program), source, &mut diagnostics);
+    let mut resolver = Resolver { program: std::mem::take(program), source, ..Resolver::default() };
     let id = resolver.scalar(expr);
     *program = resolver.program;
-    id.filter(|_| diagnostics.is_empty())
+    id.filter(|_| resolver.diagnostics.is_empty())
 }
 
-struct Resolver<'s, 'd> {
+#[derive(Default)]
+struct Resolver<'s> {
     source: &'s str,
     /// The text of the container and its sections.
     place: Span,
@@ -189,7 +185,7 @@ struct Resolver<'s, 'd> {
     next_group: i64,
     /// Errors that probably follow from others. The first one is reported if there is no other error.
     consequences: Vec<Diagnostic>,
-    diagnostics: &'d mut Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 /// Ids by namespace and number. Almost all numbers have one id.
@@ -237,7 +233,7 @@ impl<I: Id> IdsByNumber<I> {
 const OPTION_KEYS: &[&str] = &["numberOfStreams", P2P_PROTOCOL, "roots", "rank"];
 
 /// Resolves each part as soon as it is parsed, so that the tree of only one statement exists at a time.
-impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
+impl<'s> ParseEvents<'s> for Resolver<'s> {
     fn options(&mut self, options: Vec<ast::Arg<'s>>) {
         for option in options {
             if let Some(key) = option.key
@@ -308,50 +304,7 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     }
 }
 
-impl<'s, 'd> Resolver<'s, 'd> {
-    fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
-        Self {
-            source,
-            place: Span::default(),
-            spelled_from: 0,
-            program,
-            current_unit: None,
-            tensors_by_text: FxHashMap::default(),
-            unreadable_texts: FxHashSet::default(),
-            undeclared: Undeclared::default(),
-            spelled_tensors: SpelledTensors::default(),
-            tensors_by_number: IdsByNumber::default(),
-            axes_by_number: IdsByNumber::default(),
-            meshes: Vec::new(),
-            captured_streams: Vec::new(),
-            parts: Vec::new(),
-            stream_ids: FxHashMap::default(),
-            units_by_number: HashMap::new(),
-            body: Vec::new(),
-            has_domains_section: false,
-            differing_tensors: FxHashSet::default(),
-            unused_domains: Vec::new(),
-            needs_canonical_fix: false,
-            version: dialect_version::DialectVersion::default(),
-            fusion_version: None,
-            roots_in_team: false,
-            posted_work: FxHashSet::default(),
-            unnumbered_coalescing: None,
-            next_number: 0,
-            random_statements: 0,
-            implied_red_ops: FxHashSet::default(),
-            fitting_files: FxHashSet::default(),
-            has_waits: false,
-            definition_spans: FxHashMap::default(),
-            domain_spans: FxHashMap::default(),
-            unit_spans: FxHashMap::default(),
-            option_spans: FxHashMap::default(),
-            next_group: 0,
-            consequences: Vec::new(),
-            diagnostics,
-        }
-    }
-
+impl<'s> Resolver<'s> {
     /// Performs the steps that need all statements and sections.
     fn finish(&mut self, log: &FusionLog<'s>) {
         let body = self.program.blocks.push(std::mem::take(&mut self.body));

@@ -80,7 +80,7 @@ pub(super) fn is_same_key(name: &str, key: &str) -> bool {
         || RENAMED_KEYS.contains(&(name, key))
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Builds the statement of `op` from the arguments of a call.
     pub(super) fn bind_args(
         &mut self,

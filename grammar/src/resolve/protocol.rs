@@ -13,7 +13,7 @@ use crate::{
     words::{Backend, P2pType},
 };
 
-impl Resolver<'_, '_> {
+impl Resolver<'_> {
     /// Adds the option `p2p_protocol=put` if the order of the statements implies it, and reports a warning.
     pub(super) fn infer_protocol(&mut self) {
         if let Some(span) = first_of_put(&self.program) {

@@ -22,7 +22,7 @@ const OPERATORS: [(&str, RedOp); 7] = [
     ("bitwise_xor", RedOp::BitXor),
 ];
 
-impl Resolver<'_, '_> {
+impl Resolver<'_> {
     /// Adds a sum to the statement at `span` if it is a reducing collective that states no operator.
     pub(super) fn add_implied_red_op(&mut self, stmt: &mut OpStmt, span: Span) {
         let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::is_reduction);

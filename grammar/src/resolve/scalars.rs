@@ -11,7 +11,7 @@ use crate::{
     suggest::count_text,
 };
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     pub(super) fn scalar(&mut self, value: &ast::Expr<'s>) -> Option<ExprId> {
         let expr = match &value.kind {
             ast::ExprKind::Int(it) => Expr::Int(*it),

@@ -12,7 +12,7 @@ use crate::{
     tensor::shortened,
 };
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     pub(super) fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {
         let mut ids = Vec::with_capacity(stmts.len());
         stmts.iter().for_each(|stmt| self.append_stmt(stmt, &mut ids));

@@ -11,7 +11,6 @@ use crate::{
     numbering::free_number,
     rules::infer::result_type,
     span::Span,
-    tensor_uses::for_each_tensor_use,
     text::tensor_text,
 };
 
@@ -33,7 +32,7 @@ impl Undeclared {
     }
 }
 
-impl Resolver<'_, '_> {
+impl Resolver<'_> {
     /// Adds a tensor that stands for the undeclared one at `span`, if the last error reports it.
     pub(super) fn add_undeclared(&mut self, number: u32, span: Span) -> Option<TensorId> {
         self.diagnostics.last().filter(|it| is_report(it, span))?;
@@ -65,10 +64,8 @@ impl Resolver<'_, '_> {
         program.outputs.retain(is_declared);
         let mut removed = Vec::new();
         for (id, stmt) in program.stmts.iter() {
-            let Stmt::Op(it) = stmt else { continue };
-            let mut is_complete = true;
-            for_each_tensor_use(program, it, &mut |tensor, _| is_complete &= !undeclared.contains(tensor));
-            if !is_complete {
+            let mut mentioned = stmt.op().into_iter().flat_map(|it| it.mentions(program));
+            if mentioned.any(|it| undeclared.contains(it)) {
                 removed.push(id);
             }
         }

@@ -17,7 +17,7 @@ pub(super) fn unit_number(name: &str) -> Option<u32> {
     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok())
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Declares a HostUnit. Statements post units before the sections of the units occur in the text.
     pub(super) fn declare_unit(&mut self, number: u32) {
         if self.units_by_number.contains_key(&number) {

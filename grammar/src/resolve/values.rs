@@ -30,7 +30,7 @@ fn is_tensor_name(text: &str) -> bool {
     !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
         items.iter().filter_map(|item| self.value(item)).collect()
     }

@@ -6,10 +6,9 @@ use super::Verifier;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Stmt, StmtId, TensorId},
+    ir::{OpStmt, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::Span,
-    tensor_uses::for_each_tensor_use,
     text::tensor_text,
 };
 
@@ -22,28 +21,22 @@ impl Verifier<'_> {
     pub(super) fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
-        let units = self.program.units.iter().filter_map(|(_, unit)| unit.body);
-        let mut stmts = Vec::new();
-        self.program
-            .body
-            .into_iter()
-            .chain(units)
-            .for_each(|it| self.program.walk(it, &mut |id| stmts.push(id)));
-        for stmt in stmts {
-            let Stmt::Op(it) = &self.program.stmts[stmt] else { continue };
+        for (_, it) in self.program.bodies().flat_map(|it| self.program.ops_in(it)) {
             let communicates = it.op.def().class == OpClass::Communicate;
-            for_each_tensor_use(self.program, it, &mut |tensor, mode| match mode {
-                AccessMode::Write | AccessMode::Bind => {
-                    defined.insert(tensor);
+            for (tensor, mode) in it.tensor_uses(self.program) {
+                match mode {
+                    AccessMode::Write | AccessMode::Bind => {
+                        defined.insert(tensor);
+                    }
+                    AccessMode::Read
+                        if it.op == Op::Combine
+                            || communicates && !self.program.tensors[tensor].mesh.is_empty() =>
+                    {
+                        given.insert(tensor);
+                    }
+                    AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
                 }
-                AccessMode::Read
-                    if it.op == Op::Combine
-                        || communicates && !self.program.tensors[tensor].mesh.is_empty() =>
-                {
-                    given.insert(tensor);
-                }
-                AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
-            });
+            }
         }
         given.retain(|tensor| !defined.contains(tensor));
         given
@@ -90,17 +83,11 @@ impl Verifier<'_> {
     /// Reports a tensor that is read before anything allocates or defines it.
     fn undefined_tensor(&self, tensor: TensorId, place: Span) -> Diagnostic {
         let name = self.program.tensor_name(tensor);
-        let writes = |stmt: &Stmt| match stmt {
-            Stmt::Op(it) => {
-                let mut found = false;
-                for_each_tensor_use(self.program, it, &mut |other, mode| {
-                    found |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
-                });
-                found
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        let writes = |it: &OpStmt| {
+            let mut uses = it.tensor_uses(self.program).into_iter();
+            uses.any(|(it, mode)| it == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind))
         };
-        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| writes(it)) {
+        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| it.op().is_some_and(writes)) {
             let message = format!("`{name}` is used before it is allocated or written");
             let later = self.program.stmt_span(later);
             let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");

@@ -41,7 +41,7 @@ use crate::{
     ops::{AccessMode, Op, OpClass},
     rules::check::check,
     span::Span,
-    tensor_uses::{for_each_tensor_use, tensors_in_text_order},
+    tensor_uses::tensors_in_text_order,
     text::expr_text,
 };
 
@@ -155,14 +155,16 @@ impl Verifier<'_> {
         let effect = stmt.op.def().class;
         let mut written = Vec::new();
         let mut read = Vec::new();
-        for_each_tensor_use(self.program, stmt, &mut |tensor, mode| match mode {
-            AccessMode::Read | AccessMode::Transfer => read.push(tensor),
-            AccessMode::Write | AccessMode::Bind => written.push(tensor),
-            AccessMode::NoAccess if effect == OpClass::View || effect == OpClass::ShareHandles => {
-                read.push(tensor)
+        for (tensor, mode) in stmt.tensor_uses(self.program) {
+            match mode {
+                AccessMode::Read | AccessMode::Transfer => read.push(tensor),
+                AccessMode::Write | AccessMode::Bind => written.push(tensor),
+                AccessMode::NoAccess if effect == OpClass::View || effect == OpClass::ShareHandles => {
+                    read.push(tensor)
+                }
+                AccessMode::NoAccess => (),
             }
-            AccessMode::NoAccess => (),
-        });
+        }
         read.retain(|tensor| !self.defined_elsewhere.contains(tensor));
         for tensor in read {
             self.check_read(tensor, id);

@@ -6,7 +6,7 @@ use super::Verifier;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisId, AxisKind, DeviceDim, ExprId, ParallelType, Stmt, TensorId, Transform},
+    ir::{AxisId, AxisKind, DeviceDim, ExprId, ParallelType, TensorId, Transform},
     ops::Op,
     span::Span,
     suggest::list_text,
@@ -87,12 +87,8 @@ impl Verifier<'_> {
         let wanted = mesh.extent(dim) as i64;
         // nvFuser gives the operand of a SymmetricContiguousView, one rank's shard, a device axis of extent 1.
         let is_shard = || {
-            self.program.stmts.iter().any(|(_, it)| match it {
-                Stmt::Op(it) => {
-                    it.op == Op::SymmetricContiguousView && it.tensor_operands().contains(&tensor)
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            })
+            let mut ops = self.program.stmts.iter().filter_map(|(_, it)| it.op());
+            ops.any(|it| it.op == Op::SymmetricContiguousView && it.tensor_operands().contains(&tensor))
         };
         let extent = self.program.constant(extent).filter(|extent| *extent != wanted);
         if let Some(extent) = extent.filter(|extent| *extent != 1 || !is_shard()) {

@@ -3,8 +3,7 @@
 //! Invariant: names that share storage in any execution order are in one class.
 
 use grammar::{
-    for_each_tensor_use,
-    ir::{BlockId, OpStmt, Program, Stmt, TensorId},
+    ir::{BlockId, OpStmt, Program, TensorId},
     ops::OpClass,
     rules::Aliasing,
 };
@@ -32,16 +31,13 @@ impl AliasClasses {
     /// Analyzes all statements of a container. `bindings` are those of the program.
     pub fn of(program: &Program, body: BlockId, bindings: &BindingAnalysis, calls: OpaqueCallModel) -> Self {
         let mut this = Self::default();
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt]
-                && may_alias_operands(it, bindings.already_bound.contains(&stmt), calls)
-            {
-                let mut first = None;
-                for_each_tensor_use(program, it, &mut |tensor, _| {
-                    this.union(*first.get_or_insert(tensor), tensor)
-                });
+        for (stmt, it) in program.ops_in(body) {
+            if may_alias_operands(it, bindings.already_bound.contains(&stmt), calls) {
+                let mut all = it.mentions(program);
+                let first = all.next();
+                all.for_each(|it| this.union(first.unwrap_or(it), it));
             }
-        });
+        }
         let joined: Vec<TensorId> = this.parents.keys().copied().collect();
         joined.into_iter().for_each(|it| _ = this.compress_path(it));
         this

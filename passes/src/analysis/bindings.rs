@@ -17,7 +17,6 @@
 
 use grammar::{
     arena::Id,
-    for_each_tensor_use,
     ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     loop_variant_tensors,
     ops::{AccessMode, OpClass},
@@ -103,26 +102,28 @@ struct ModifiedNames {
 impl ModifiedNames {
     fn of(program: &Program, block: BlockId) -> Self {
         let mut touched = Self::default();
-        program.walk(block, &mut |stmt| match &program.stmts[stmt] {
-            Stmt::Op(it) => {
-                let dropped = it.op.def().class == OpClass::Deallocate;
-                for_each_tensor_use(program, it, &mut |tensor, mode| {
-                    if dropped || is_modification(mode) {
-                        touched.tensors.insert(tensor);
+        for stmt in program.stmts_in(block) {
+            match &program.stmts[stmt] {
+                Stmt::Op(it) => {
+                    let dropped = it.op.def().class == OpClass::Deallocate;
+                    for (tensor, mode) in it.tensor_uses(program) {
+                        if dropped || is_modification(mode) {
+                            touched.tensors.insert(tensor);
+                        }
+                        if dropped {
+                            touched.dropped.insert(tensor);
+                        }
                     }
-                    if dropped {
-                        touched.dropped.insert(tensor);
-                    }
-                });
+                }
+                Stmt::Let(symbol, _) => {
+                    touched.symbols.insert(*symbol);
+                }
+                Stmt::For(it) => {
+                    touched.symbols.insert(it.index);
+                }
+                Stmt::If(_) => (),
             }
-            Stmt::Let(symbol, _) => {
-                touched.symbols.insert(*symbol);
-            }
-            Stmt::For(it) => {
-                touched.symbols.insert(it.index);
-            }
-            Stmt::If(_) => (),
-        });
+        }
         touched
     }
 }
@@ -221,17 +222,19 @@ impl Walk<'_> {
         if !self.is_silent && out.is_some_and(|out| self.state(out) == Bound::Always) {
             self.facts.already_bound.insert(stmt);
         }
-        for_each_tensor_use(self.program, it, &mut |tensor, mode| match mode {
-            _ if class == OpClass::Deallocate => self.set_bound(tensor, Bound::Never),
-            AccessMode::Write | AccessMode::Bind => {
-                if self.state(tensor) == Bound::Never {
-                    self.set_bound(tensor, Bound::Maybe);
-                } else if !self.is_silent {
-                    self.facts.maybe_bound.insert(stmt);
+        for (tensor, mode) in it.tensor_uses(self.program) {
+            match mode {
+                _ if class == OpClass::Deallocate => self.set_bound(tensor, Bound::Never),
+                AccessMode::Write | AccessMode::Bind => {
+                    if self.state(tensor) == Bound::Never {
+                        self.set_bound(tensor, Bound::Maybe);
+                    } else if !self.is_silent {
+                        self.facts.maybe_bound.insert(stmt);
+                    }
                 }
+                AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
             }
-            AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
-        });
+        }
         match (class, out) {
             (OpClass::View, Some(out)) if !is_in_effect => {
                 // A rank that does not hold the operand does not bind the result.
@@ -386,11 +389,11 @@ impl Walk<'_> {
 
     fn invalidate_operands(&mut self, it: &OpStmt) {
         let dropped = it.op.def().class == OpClass::Deallocate;
-        for_each_tensor_use(self.program, it, &mut |tensor, mode| {
+        for (tensor, mode) in it.tensor_uses(self.program) {
             if dropped || is_modification(mode) {
                 self.change(Name::Tensor(tensor));
             }
-        });
+        }
     }
 
     fn change(&mut self, name: Name) {
@@ -422,13 +425,11 @@ impl Walk<'_> {
 
     fn is_in_effect(&self, out: TensorId, it: &OpStmt) -> bool {
         let Some((stmt, names)) = self.views.get(&out) else { return false };
-        let same = match &self.program.stmts[*stmt] {
-            Stmt::Op(known) => {
-                (known.op, &known.outs, &known.args, &known.attrs) == (it.op, &it.outs, &it.args, &it.attrs)
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        let is_same = |known: &OpStmt| {
+            (known.op, &known.outs, &known.args, &known.attrs) == (it.op, &it.outs, &it.args, &it.attrs)
         };
-        same && names.iter().all(|(name, version)| self.version(*name) == *version)
+        self.program.op(*stmt).is_some_and(is_same)
+            && names.iter().all(|(name, version)| self.version(*name) == *version)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use grammar::{
     attr,
-    ir::{OpStmt, Program, Stmt, StmtId},
+    ir::{OpStmt, Program, StmtId},
     ops::{Op, OpClass},
     words::{Algorithm, Backend},
 };
@@ -69,8 +69,7 @@ impl Communicators {
     /// state of a walk over the statements.
     pub fn posts(&self, program: &Program, stmt: StmtId, is_in_group: &mut bool) -> Vec<Post> {
         let mut found = Vec::new();
-        program.walk_stmt(stmt, &mut |it| {
-            let Stmt::Op(it) = &program.stmts[it] else { return };
+        for (_, it) in program.ops_at(stmt) {
             let team = || it.get(attr::TEAM).unwrap_or(&self.world).to_vec();
             let post = |begins, runs| Post { number: it.number, team: team(), begins, runs };
             match it.op.def().class {
@@ -81,7 +80,7 @@ impl Communicators {
                 OpClass::Communicate if !*is_in_group && is_of_nccl(it) => found.push(post(true, true)),
                 _ => (),
             }
-        });
+        }
         found
     }
 

@@ -8,7 +8,6 @@ use std::{
 use grammar::{
     DimMap,
     arena::Id,
-    for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
 };
 use rustc_hash::FxHashMap;
@@ -102,10 +101,7 @@ impl EquivalentDims {
 
     /// Returns true if the statement mentions one of the tensors.
     pub fn is_mentioned_by(&self, program: &Program, stmt: StmtId) -> bool {
-        let Stmt::Op(it) = &program.stmts[stmt] else { return false };
-        let mut found = false;
-        for_each_tensor_use(program, it, &mut |tensor, _| found |= self.dim(tensor).is_some());
-        found
+        program.op(stmt).is_some_and(|it| it.mentions(program).any(|it| self.dim(it).is_some()))
     }
 }
 

@@ -1,11 +1,10 @@
 //! Computes what one iteration of a loop does to names and to posted communications.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
-use hir_ir::blocks;
 use rustc_hash::FxHashSet;
 
 /// The first use of a name in an iteration.
@@ -48,8 +47,7 @@ pub fn first_use(program: &Program, block: BlockId, tensor: TensorId) -> FirstUs
 }
 
 fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse {
-    let mut named = false;
-    for_each_tensor_use(program, it, &mut |mentioned, _| named |= mentioned == tensor);
+    let named = it.mentions(program).any(|it| it == tensor);
     let effect = it.op.def().class;
     let mesh = |id: TensorId| &program.tensors[id].mesh;
     let mut args = Program::tensors_of(&it.args);
@@ -68,43 +66,30 @@ fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse
 
 /// Returns true if every iteration binds the name and leaves it bound, on every rank that holds it.
 pub fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: TensorId) -> bool {
-    let mut dropped = false;
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            dropped |= it.op.def().class == OpClass::Deallocate
-                && Program::tensors_of(&it.args).any(|it| it == tensor);
-        }
-    });
-    let binds = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) if it.out_tensor() == Some(tensor) => {
-            matches!(it.op.def().class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate)
-        }
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    let drops = |(_, it): (StmtId, &OpStmt)| {
+        it.op.def().class == OpClass::Deallocate && Program::tensors_of(&it.args).any(|it| it == tensor)
     };
-    !dropped && program.block(body).iter().any(binds)
+    let binds = |it: &OpStmt| {
+        let class = it.op.def().class;
+        it.out_tensor() == Some(tensor)
+            && matches!(class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate)
+    };
+    !program.ops_in(body).any(drops)
+        && program.block(body).iter().any(|it| program.op(*it).is_some_and(binds))
 }
 
 /// Returns true if the name is unbound behind the statements of the block, provided that it is before them: each block
 /// that mentions it deallocates it last.
 pub fn is_unbound_after(program: &Program, block: BlockId, tensor: TensorId) -> bool {
-    let mentions = |stmt: &&StmtId| {
-        let mut found = false;
-        program.walk_stmt(**stmt, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for_each_tensor_use(program, it, &mut |mentioned, _| found |= mentioned == tensor);
-        });
-        found
-    };
+    let mentions =
+        |stmt: &&StmtId| program.ops_at(**stmt).any(|(_, it)| it.mentions(program).any(|it| it == tensor));
     let stmts = program.block(block);
     let Some(last) = stmts.iter().rev().find(mentions) else { return true };
     match &program.stmts[*last] {
         Stmt::Op(it) => it.op.def().class == OpClass::Deallocate,
         Stmt::For(_) | Stmt::If(_) => {
             stmts.iter().filter(mentions).count() == 1
-                && blocks::inner_blocks(program, *last)
-                    .into_iter()
-                    .flatten()
-                    .all(|inner| is_unbound_after(program, inner, tensor))
+                && program.inner_blocks(*last).all(|inner| is_unbound_after(program, inner, tensor))
         }
         Stmt::Let(..) => false,
     }
@@ -177,10 +162,7 @@ impl WorkPaths<'_> {
 pub fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
     let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
     found.extend(it.get(attr::WORK).map(|number| (number, true)));
-    for stmt in it.get(attr::TRANSFERS).into_iter().flatten() {
-        if let Stmt::Op(inner) = &program.stmts[*stmt] {
-            found.extend(work_numbers(program, inner));
-        }
-    }
+    let transfers = it.get(attr::TRANSFERS).into_iter().flatten().filter_map(|it| program.op(*it));
+    found.extend(transfers.flat_map(|it| work_numbers(program, it)));
     found
 }

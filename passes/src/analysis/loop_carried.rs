@@ -4,7 +4,7 @@
 //! exist.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{
         Axis, BlockId, Expr, ExprId, For, InfixOp, OpStmt, ParallelType, Program, Stmt, StmtId, SymbolId,
         TensorId,
@@ -76,16 +76,16 @@ fn work_dep(program: &Program, it: &For) -> Option<LoopCarriedDep> {
     let mut posts: FxHashMap<u32, usize> = FxHashMap::default();
     let mut waits: Vec<(u32, usize, StmtId)> = Vec::new();
     let mut at = 0;
-    program.walk(it.body, &mut |id| {
+    for id in program.stmts_in(it.body) {
         at += 1;
-        let Stmt::Op(op) = &program.stmts[id] else { return };
+        let Stmt::Op(op) = &program.stmts[id] else { continue };
         if let (OpClass::Communicate | OpClass::Coalescing, Some(number)) = (op.op.def().class, op.number) {
             posts.insert(number, at);
         }
         if let (OpClass::Wait, Some(number)) = (op.op.def().class, op.get(attr::WORK)) {
             waits.push((number, at, id));
         }
-    });
+    }
     let early = |(number, at, _): &&(u32, usize, StmtId)| posts.get(number).is_none_or(|post| post > at);
     waits.iter().find(early).map(|(number, _, stmt)| LoopCarriedDep::Work(*number, *stmt))
 }
@@ -100,22 +100,21 @@ fn storage_dep(
     let parts = iteration_regions(program, all, it, &aliases);
     let mut accesses: FxHashMap<TensorId, Vec<Access>> = FxHashMap::default();
     let mut order = Vec::new();
-    program.walk(it.body, &mut |id| {
-        let Stmt::Op(op) = &program.stmts[id] else { return };
-        for_each_tensor_use(program, op, &mut |tensor, mode| {
+    for (id, op) in program.ops_in(it.body) {
+        for (tensor, mode) in op.tensor_uses(program) {
             let write = match mode {
                 AccessMode::Read | AccessMode::Transfer => false,
-                AccessMode::Write if aliases.contains(&id) => return,
+                AccessMode::Write if aliases.contains(&id) => continue,
                 AccessMode::Write => true,
-                AccessMode::Bind | AccessMode::NoAccess => return,
+                AccessMode::Bind | AccessMode::NoAccess => continue,
             };
             let class = storage.alias_class(tensor);
             order.push(class);
             let part =
                 parts.get(&tensor).cloned().or_else(|| reduce_root_region(program, it, op, tensor, write));
             accesses.entry(class).or_default().push(Access { region: part, write, tensor, stmt: id });
-        });
-    });
+        }
+    }
     order.iter().find_map(|class| {
         let all = &accesses[class];
         let write = all.iter().find(|it| it.write)?;
@@ -148,19 +147,14 @@ fn iteration_regions(
     let mut unclear: FxHashSet<TensorId> = FxHashSet::default();
     // A name that the loop binds changes within the loop, so it cannot be the base of a slice.
     let mut bound: FxHashSet<TensorId> = FxHashSet::default();
-    program.walk(it.body, &mut |id| {
-        if let Stmt::Op(op) = &program.stmts[id] {
-            for_each_tensor_use(program, op, &mut |tensor, mode| {
-                if mode == AccessMode::Bind || op.op.def().class == OpClass::Deallocate {
-                    bound.insert(tensor);
-                }
-            });
-        }
-    });
-    program.walk(it.body, &mut |id| {
-        let Stmt::Op(op) = &program.stmts[id] else { return };
+    for (_, op) in program.ops_in(it.body) {
+        let drops = op.op.def().class == OpClass::Deallocate;
+        let uses = op.tensor_uses(program).into_iter();
+        bound.extend(uses.filter(|it| drops || it.1 == AccessMode::Bind).map(|it| it.0));
+    }
+    for (id, op) in program.ops_in(it.body) {
         let effect = op.op.def().class;
-        let Some(out) = op.out_tensor() else { return };
+        let Some(out) = op.out_tensor() else { continue };
         let arg = Program::tensors_of(&op.args).next();
         let part = match effect {
             OpClass::Allocate if allocates(op) => Some(IterationRegion::IterationLocal),
@@ -172,18 +166,18 @@ fn iteration_regions(
             OpClass::Compute if aliases.contains(&id) => match arg.and_then(|arg| parts.get(&arg)) {
                 Some(part) => Some(part.clone()),
                 // The copy stands for all of its source.
-                None => return,
+                None => continue,
             },
             // A copy to a name that may not have storage of its own.
             OpClass::Compute if stale.contains(&out) && can_forward_operand(op) => {
                 unclear.insert(out);
-                return;
+                continue;
             }
             grammar::other_classes!()
             | OpClass::Compute
             | OpClass::Elementwise
             | OpClass::Allocate
-            | OpClass::Deallocate => return,
+            | OpClass::Deallocate => continue,
         };
         match (part, parts.get(&out)) {
             (Some(part), None) => {
@@ -194,7 +188,7 @@ fn iteration_regions(
                 unclear.insert(out);
             }
         }
-    });
+    }
     parts.retain(|tensor, _| !stale.contains(tensor) && !unclear.contains(tensor));
     parts
 }
@@ -221,7 +215,7 @@ fn add_aliasing_copies(
                 if let (Some(out), true) = (op.out_tensor(), can_forward_operand(op)) {
                     open.entry(out).or_insert((*stmt, 0));
                 }
-                for_each_tensor_use(program, op, &mut |tensor, _| {
+                for (tensor, _) in op.tensor_uses(program) {
                     if let Some((copy, count)) = open.get_mut(&tensor) {
                         *count += 1;
                         let dropped = op.op.def().class == OpClass::Deallocate;
@@ -229,7 +223,7 @@ fn add_aliasing_copies(
                             found.insert(*copy);
                         }
                     }
-                });
+                }
             }
             Stmt::Let(..) => (),
             Stmt::For(it) => add_aliasing_copies(program, it.body, all, found),
@@ -245,12 +239,9 @@ fn add_aliasing_copies(
 /// AllocateOnce allocates such a name in every iteration.
 fn deallocated_each_iteration(program: &Program, all: &MentionCounts, it: &For) -> FxHashSet<TensorId> {
     let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
-    for stmt in program.block(it.body) {
-        if let Stmt::Op(op) = &program.stmts[*stmt]
-            && op.op.def().class == OpClass::Deallocate
-        {
-            dropped.extend(Program::tensors_of(&op.args));
-        }
+    let ops = program.block(it.body).iter().filter_map(|it| program.op(*it));
+    for op in ops.filter(|it| it.op.def().class == OpClass::Deallocate) {
+        dropped.extend(Program::tensors_of(&op.args));
     }
     let inside = mention_counts(program, it.body);
     let only_inside = |tensor: &TensorId| all.0.get(tensor) == inside.get(tensor);
@@ -261,11 +252,9 @@ fn deallocated_each_iteration(program: &Program, all: &MentionCounts, it: &For) 
 /// Counts how often a block mentions each name.
 fn mention_counts(program: &Program, block: BlockId) -> FxHashMap<TensorId, usize> {
     let mut counts = FxHashMap::default();
-    program.walk(block, &mut |stmt| {
-        if let Stmt::Op(op) = &program.stmts[stmt] {
-            for_each_tensor_use(program, op, &mut |tensor, _| *counts.entry(tensor).or_default() += 1);
-        }
-    });
+    for tensor in program.ops_in(block).flat_map(|(_, op)| op.mentions(program)) {
+        *counts.entry(tensor).or_default() += 1;
+    }
     counts
 }
 
@@ -306,13 +295,12 @@ fn view_region(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Opti
 pub fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool {
     let mut symbols = FxHashSet::default();
     symbols_through(program, index, &mut symbols);
-    let mut assigned = false;
-    program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
-        Stmt::Let(symbol, _) => assigned |= symbols.contains(symbol),
-        Stmt::For(inner) => assigned |= symbols.contains(&inner.index),
-        Stmt::Op(_) | Stmt::If(_) => (),
-    });
-    if assigned {
+    let assigns = |stmt: StmtId| match &program.stmts[stmt] {
+        Stmt::Let(symbol, _) => symbols.contains(symbol),
+        Stmt::For(inner) => symbols.contains(&inner.index),
+        Stmt::Op(_) | Stmt::If(_) => false,
+    };
+    if program.stmts_in(it.body).any(assigns) {
         return false;
     }
     let index = resolve_definition(program, index);

@@ -8,7 +8,7 @@
 //! reads it.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     ops::{AccessMode, Op, OpClass},
     words::CommunicationType,
@@ -167,14 +167,13 @@ impl MemoryEffects {
             ),
             ..Self::default()
         };
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt]
-                && it.op == Op::SymmetricContiguousView
+        for (_, it) in program.ops_in(body) {
+            if it.op == Op::SymmetricContiguousView
                 && let Some(view) = it.out_tensor()
             {
                 storage.sharing.union(*storage.mapped.get_or_insert(view), view);
             }
-        });
+        }
         for block in nested_blocks(program, body) {
             let stmts = program.block(block);
             for (start, end) in coalescing::brackets(program, block) {
@@ -187,7 +186,7 @@ impl MemoryEffects {
         let mut works: FxHashMap<u32, ReadWriteSet> = FxHashMap::default();
         for_each_posted_communication(program, &mut |number, it| {
             let used = works.entry(number).or_default();
-            for_each_tensor_use(program, it, &mut |tensor, mode| storage.access(tensor, mode, used));
+            it.tensor_uses(program).into_iter().for_each(|(tensor, mode)| storage.access(tensor, mode, used));
         });
         storage.works = works;
         storage
@@ -231,7 +230,7 @@ impl MemoryEffects {
         match &program.stmts[stmt] {
             Stmt::Op(it) => {
                 let effect = it.op.def().class;
-                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                for (tensor, mode) in it.tensor_uses(program) {
                     acc.names.insert(tensor);
                     self.access(tensor, mode, &mut acc.accesses);
                     acc.accesses.writes.extend(self.mapped.filter(|it| *it == self.alias_class(tensor)));
@@ -242,7 +241,7 @@ impl MemoryEffects {
                     if dropped {
                         acc.deallocates.insert(tensor);
                     }
-                });
+                }
                 symbols_of(program, stmt, &mut acc.symbols);
                 match effect {
                     OpClass::Communicate | OpClass::Coalescing => {
@@ -275,9 +274,9 @@ impl MemoryEffects {
                 symbols_of(program, stmt, &mut acc.symbols);
                 program.block(it.body).iter().for_each(|inner| self.add_effects(program, *inner, acc));
             }
-            Stmt::If(it) => {
+            Stmt::If(_it) => {
                 symbols_of(program, stmt, &mut acc.symbols);
-                for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
+                for inner in program.inner_blocks(stmt) {
                     program.block(inner).iter().for_each(|inner| self.add_effects(program, *inner, acc));
                 }
             }
@@ -332,7 +331,7 @@ fn upward_exposed_in(
         match &program.stmts[*stmt] {
             Stmt::Op(it) => {
                 let fresh = binds(*stmt);
-                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                for (tensor, mode) in it.tensor_uses(program) {
                     let result =
                         matches!(mode, AccessMode::Write | AccessMode::Bind) && fresh.contains(&tensor);
                     // AllocateOnce only tests whether the name is bound. It does not read the name.
@@ -340,7 +339,7 @@ fn upward_exposed_in(
                     if !result && !looks && !bound.contains(&tensor) {
                         stale.insert(tensor);
                     }
-                });
+                }
                 bound.extend(fresh);
             }
             Stmt::Let(..) => (),
@@ -369,12 +368,8 @@ fn upward_exposed_in(
 /// and holds them.
 pub fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
-    let mut filled = Vec::new();
-    for_each_tensor_use(program, it, &mut |tensor, mode| {
-        if mode == AccessMode::Write {
-            filled.push(tensor);
-        }
-    });
+    let written = it.tensor_uses(program).into_iter().filter(|it| it.1 == AccessMode::Write);
+    let mut filled: Vec<TensorId> = written.map(|it| it.0).collect();
     if let Some(team) = it.get(attr::TEAM) {
         let everywhere = it.get(attr::TYPE).is_none_or(CommunicationType::writes_on_every_rank);
         filled.retain(|tensor| {

@@ -3,8 +3,7 @@
 //! Invariant: every statement counts, wherever it is nested. The order of statements is ignored.
 
 use grammar::{
-    for_each_tensor_use,
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, OpStmt, Program, StmtId, TensorId},
     ops::AccessMode,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -35,16 +34,15 @@ impl NameUses {
             sharing: AliasClasses::of(program, body, &analyze_bindings(program), OpaqueCallModel::MayAlias),
             ..Self::default()
         };
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        for (stmt, it) in program.ops_in(body) {
             this.position.insert(stmt, this.position.len());
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
+            for (tensor, mode) in it.tensor_uses(program) {
                 this.mentions.entry(tensor).or_default().push((stmt, mode));
                 if matches!(mode, AccessMode::Write | AccessMode::Transfer) {
                     this.writers.entry(this.sharing.alias_class(tensor)).or_default().insert(stmt);
                 }
-            });
-        });
+            }
+        }
         let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
         this.io_classes = ports.map(|port| this.sharing.alias_class(port)).collect();
         this
@@ -79,15 +77,10 @@ impl NameUses {
 /// Counts the statements that write each tensor, among those for which `counts` returns true.
 pub fn write_counts(program: &Program, counts: &dyn Fn(&OpStmt) -> bool) -> FxHashMap<TensorId, usize> {
     let mut written = FxHashMap::default();
-    program.body.iter().for_each(|body| {
-        program.walk(*body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                if matches!(mode, AccessMode::Write | AccessMode::Transfer) && counts(it) {
-                    *written.entry(tensor).or_default() += 1;
-                }
-            });
-        });
-    });
+    for (tensor, mode) in program.ops().filter(|it| counts(it.1)).flat_map(|it| it.1.tensor_uses(program)) {
+        if matches!(mode, AccessMode::Write | AccessMode::Transfer) {
+            *written.entry(tensor).or_default() += 1;
+        }
+    }
     written
 }

@@ -53,11 +53,8 @@ impl RowSources {
         let written = program.tensors.ids().filter(|it| !is_constant(it) && counts.contains_key(it));
         let written = names_of_same_storage(program, &analyze_bindings(program), written);
         // Rows are read where a source is computed and where its result is.
-        let freed = |it: &Stmt| match it {
-            Stmt::Op(it) if it.op == Op::Deallocate => it.tensor_operands(),
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
-        };
-        let deallocated: FxHashSet<TensorId> = program.stmts.iter().flat_map(|(_, it)| freed(it)).collect();
+        let frees = program.stmts.iter().filter_map(|(_, it)| it.op()).filter(|it| it.op == Op::Deallocate);
+        let deallocated: FxHashSet<TensorId> = frees.flat_map(|it| it.tensor_operands()).collect();
         let is_kept = |it: &TensorId| is_constant(it) && !written.contains(it) && !deallocated.contains(it);
         let constant = program.tensors.ids().filter(is_kept);
         let constant: FxHashSet<TensorId> = constant.collect();

@@ -4,7 +4,6 @@
 //! Set is a copy. Which of the two it is depends on shardings. A pass that changes shardings must leave such names alone.
 
 use grammar::{
-    for_each_tensor_use,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
@@ -113,23 +112,25 @@ fn add_uses(
     for stmt in program.block(block) {
         *position += 1;
         match &program.stmts[*stmt] {
-            Stmt::Op(it) => for_each_tensor_use(program, it, &mut |tensor, mode| {
-                let class = classes.entry(sharing.alias_class(tensor)).or_default();
-                let it = Use { tensor, stmt: *stmt, position: *position, loops: loops.clone() };
-                match mode {
-                    AccessMode::Read => class.reads.push(it),
-                    AccessMode::Write | AccessMode::Transfer | AccessMode::Bind => class.writes.push(it),
-                    AccessMode::NoAccess => (),
+            Stmt::Op(it) => {
+                for (tensor, mode) in it.tensor_uses(program) {
+                    let class = classes.entry(sharing.alias_class(tensor)).or_default();
+                    let it = Use { tensor, stmt: *stmt, position: *position, loops: loops.clone() };
+                    match mode {
+                        AccessMode::Read => class.reads.push(it),
+                        AccessMode::Write | AccessMode::Transfer | AccessMode::Bind => class.writes.push(it),
+                        AccessMode::NoAccess => (),
+                    }
                 }
-            }),
+            }
             Stmt::Let(..) => (),
             Stmt::For(it) => {
                 loops.push(*stmt);
                 add_uses(program, it.body, sharing, loops, position, classes);
                 loops.pop();
             }
-            Stmt::If(it) => {
-                for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
+            Stmt::If(_it) => {
+                for block in program.inner_blocks(*stmt) {
                     add_uses(program, block, sharing, loops, position, classes);
                 }
             }

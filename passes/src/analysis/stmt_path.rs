@@ -1,9 +1,6 @@
 //! Computes the path of nested blocks to each statement of a container.
 
-use grammar::{
-    for_each_tensor_use,
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
-};
+use grammar::ir::{BlockId, Program, Stmt, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The blocks around a statement, outermost first, each with the index of the statement that leads to it.
@@ -39,12 +36,14 @@ impl StmtPaths {
             self.positions.insert(*stmt, self.order.len());
             self.order.push(*stmt);
             match &program.stmts[*stmt] {
-                Stmt::Op(it) => for_each_tensor_use(program, it, &mut |tensor, _| {
-                    let uses = self.uses.entry(tensor).or_default();
-                    if uses.last() != Some(stmt) {
-                        uses.push(*stmt);
+                Stmt::Op(it) => {
+                    for (tensor, _) in it.tensor_uses(program) {
+                        let uses = self.uses.entry(tensor).or_default();
+                        if uses.last() != Some(stmt) {
+                            uses.push(*stmt);
+                        }
                     }
-                }),
+                }
                 Stmt::Let(..) => (),
                 Stmt::For(it) => {
                     self.loops.insert(it.body);

@@ -17,7 +17,7 @@ use grammar::{
     ops::OpClass,
 };
 use hir_ir::{
-    blocks::{inner_blocks, nested_blocks},
+    blocks::nested_blocks,
     streams::{block_sets_stream, sets_stream},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -30,6 +30,7 @@ use limits::BlockScan;
 use pending::PendingWork;
 
 /// The communications that are pending at the beginning of each block with Waits, and the accesses of all streams.
+#[derive(Default)]
 pub struct WaitOrder {
     has_streams: bool,
     at_entry: FxHashMap<BlockId, PendingWork>,
@@ -60,32 +61,26 @@ pub struct StreamSegment {
 impl WaitOrder {
     /// Analyzes the statements of the program's container.
     pub fn of(program: &Program, storage: &MemoryEffects) -> Self {
-        let mut order = Self {
-            has_streams: false,
-            at_entry: FxHashMap::default(),
-            in_conflicting_loop: FxHashSet::default(),
-            independent_loops: FxHashSet::default(),
-            all: AccessCounts::default(),
-        };
+        let mut order = Self::default();
         let Some(body) = program.body else { return order };
         order.has_streams = block_sets_stream(program, body);
         if order.has_streams {
-            program.walk(body, &mut |stmt| order.all.add(program, storage, stmt));
+            program.stmts_in(body).for_each(|stmt| order.all.add(program, storage, stmt));
             // The caller writes the inputs before the first statement, and reads the outputs after the last one.
             let classes = |operands| Program::tensors_of(operands).map(|it| storage.alias_class(it));
             classes(&program.inputs).for_each(|class| *order.all.writes.entry(class).or_default() += 1);
             classes(&program.outputs).for_each(|class| *order.all.reads.entry(class).or_default() += 1);
             let mentions = MentionCounts::of(program);
-            program.walk(body, &mut |stmt| {
-                let Stmt::For(found) = &program.stmts[stmt] else { return };
+            for stmt in program.stmts_in(body) {
+                let Stmt::For(found) = &program.stmts[stmt] else { continue };
                 if !block_sets_stream(program, found.body) {
-                    return;
+                    continue;
                 }
                 match loop_carried_dep(program, storage, &mentions, found) {
                     Some(_) => order.in_conflicting_loop.extend(nested_blocks(program, found.body)),
                     None => _ = order.independent_loops.insert(found.body),
                 }
-            });
+            }
         }
         let (mut with_waits, mut pending) = (FxHashSet::default(), PendingWork::default());
         blocks_with_waits(program, body, &mut with_waits);
@@ -117,7 +112,7 @@ impl WaitOrder {
             if repeats {
                 pending.apply(program, *stmt);
             }
-            for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+            for inner in program.inner_blocks(*stmt) {
                 self.enter(program, inner, pending, with_waits);
             }
             if !repeats {
@@ -198,9 +193,8 @@ impl WaitOrder {
         let mut own = AccessCounts::default();
         // In such a loop, the statements of the segment also run on the streams of other iterations.
         if !self.in_conflicting_loop.contains(&block) {
-            for stmt in &stmts[from..to] {
-                program.walk_stmt(*stmt, &mut |it| own.add(program, storage, it));
-            }
+            let inside = stmts[from..to].iter().flat_map(|it| program.stmts_at(*it));
+            inside.for_each(|it| own.add(program, storage, it));
         }
         *segment = Some(StreamSegment { block, range: from..to, own });
     }
@@ -249,7 +243,7 @@ fn blocks_with_waits(program: &Program, block: BlockId, found: &mut FxHashSet<Bl
     let mut waits = false;
     for stmt in program.block(block) {
         waits |= awaited_work(program, *stmt).is_some();
-        for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+        for inner in program.inner_blocks(*stmt) {
             waits |= blocks_with_waits(program, inner, found);
         }
     }

@@ -4,11 +4,9 @@
 //! then writes `T1`. A pass that gives `T4` storage of its own, to compute the slice in parts, would leave `T1` unwritten.
 
 use grammar::{
-    for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
-use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
@@ -28,16 +26,18 @@ pub fn written_views(program: &Program, bindings: &BindingAnalysis) -> FxHashMap
         let Stmt::Op(it) = &program.stmts[stmt] else { return };
         // A result without storage gets storage of its own.
         let allocates = it.computes() && !bindings.maybe_bound.contains(&stmt);
-        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-            AccessMode::Write | AccessMode::Transfer if !allocates => {
-                written.insert(sharing.alias_class(tensor));
+        for (tensor, mode) in it.tensor_uses(program) {
+            match mode {
+                AccessMode::Write | AccessMode::Transfer if !allocates => {
+                    written.insert(sharing.alias_class(tensor));
+                }
+                AccessMode::Write
+                | AccessMode::Transfer
+                | AccessMode::Read
+                | AccessMode::Bind
+                | AccessMode::NoAccess => (),
             }
-            AccessMode::Write
-            | AccessMode::Transfer
-            | AccessMode::Read
-            | AccessMode::Bind
-            | AccessMode::NoAccess => (),
-        });
+        }
     };
     let mut add_view = |stmt: StmtId, written: &FxHashSet<TensorId>| {
         if let Stmt::Op(it) = &program.stmts[stmt]
@@ -51,11 +51,11 @@ pub fn written_views(program: &Program, bindings: &BindingAnalysis) -> FxHashMap
     };
     for top in program.block(body).iter().rev() {
         // A statement of a branch or loop may be followed by any other statement of it.
-        let is_block = blocks::inner_blocks(program, *top).iter().any(Option::is_some);
+        let is_block = program.inner_blocks(*top).next().is_some();
         if is_block {
-            program.walk_stmt(*top, &mut |stmt| add_writes(stmt, &mut written));
+            program.stmts_at(*top).for_each(|stmt| add_writes(stmt, &mut written));
         }
-        program.walk_stmt(*top, &mut |stmt| add_view(stmt, &written));
+        program.stmts_at(*top).for_each(|stmt| add_view(stmt, &written));
         if !is_block {
             add_writes(*top, &mut written);
         }

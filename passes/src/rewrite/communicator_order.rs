@@ -2,10 +2,7 @@
 //! order (`analysis::communicators`).
 
 use grammar::ir::{BlockId, Program, StmtId};
-use hir_ir::{
-    blocks::{any_stmt, nested_blocks},
-    streams::sets_stream,
-};
+use hir_ir::{blocks::nested_blocks, streams::sets_stream};
 
 use crate::analysis::{
     communicators::{Communicators, Post},
@@ -73,7 +70,8 @@ fn order_block(program: &Program, stmts: &[StmtId], communicators: &Communicator
                 let is_wait = |it: &StmtId| awaited_work(program, *it) == Some(number);
                 let Some(at) = rest.iter().rposition(is_wait) else { continue };
                 // A Wait behind a later post of its number waits for that one.
-                let posts_again = |it| any_stmt(program, it, &|it| posted_work(program, it) == Some(number));
+                let posts_again =
+                    |it| program.stmts_at(it).any(|it| posted_work(program, it) == Some(number));
                 let stops = |it: &StmtId| sets_stream(program, *it) || posts_again(*it);
                 if !rest[at..].iter().chain([&stmt]).any(stops) {
                     ordered.push(rest.remove(at));

@@ -2,7 +2,7 @@
 
 use grammar::ir::{BlockId, Program, Stmt, StmtId, SymbolId};
 use hir_ir::{
-    blocks::{inner_blocks, nested_blocks},
+    blocks::nested_blocks,
     edit::{StmtEdit, rewrite},
 };
 use rustc_hash::FxHashSet;
@@ -21,12 +21,8 @@ pub fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool
     if !blocks.iter().any(|block| nested_blocks(program, *block).iter().any(is_empty)) {
         return false;
     }
-    let mut loops_vanish = false;
-    for block in blocks {
-        program.walk(*block, &mut |stmt| {
-            loops_vanish |= matches!(program.stmts[stmt], Stmt::For(_)) && may_vanish(program, stmt);
-        });
-    }
+    let vanishes = |it: StmtId| matches!(program.stmts[it], Stmt::For(_)) && may_vanish(program, it);
+    let loops_vanish = blocks.iter().flat_map(|it| program.stmts_in(*it)).any(vanishes);
     let used_outside = if loops_vanish { symbols_out_of_scope(program) } else { FxHashSet::default() };
     let mut edit = |program: &mut Program, stmt: StmtId| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
@@ -51,13 +47,7 @@ pub fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool
 
 /// Returns whether a statement contains nothing but loops and branches.
 fn may_vanish(program: &Program, stmt: StmtId) -> bool {
-    match &program.stmts[stmt] {
-        Stmt::Op(_) | Stmt::Let(..) => false,
-        Stmt::For(_) | Stmt::If(_) => {
-            let mut inner = inner_blocks(program, stmt).into_iter().flatten();
-            inner.all(|block| program.block(block).iter().all(|it| may_vanish(program, *it)))
-        }
-    }
+    program.ops_at(stmt).next().is_none()
 }
 
 /// Returns the scalars that statements use where no statement before them gives them a value.

@@ -130,8 +130,7 @@ fn scalars_mut(stmt: &mut Stmt, mut visit: impl FnMut(&mut ExprId)) {
 /// Rewrites scalars in the statements of a block and of all nested blocks. Statements with rewritten stream
 /// indices get new streams.
 pub fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: ExprRewrite<'_>) {
-    let mut stmts = Vec::new();
-    program.walk(block, &mut |stmt| stmts.push(stmt));
+    let mut stmts: Vec<StmtId> = program.stmts_in(block).collect();
     while let Some(id) = stmts.pop() {
         let mut stmt = program.stmts[id].clone();
         let mut visit = |expr: &mut ExprId| *expr = rewrite(program, *expr);

@@ -43,7 +43,7 @@ mod storage_users;
 mod stream_order;
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
     words::MemoryType,
@@ -181,7 +181,7 @@ impl TensorUses {
             let dropped = it.op.def().class == OpClass::Deallocate;
             let is_symmetric = it.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric);
             uses.symmetric.extend(it.out_tensor().filter(|_| is_symmetric));
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
+            for (tensor, mode) in it.tensor_uses(program) {
                 match mode {
                     AccessMode::Write => uses.writes.entry(tensor).or_default().push(*stmt),
                     AccessMode::Bind => {
@@ -192,7 +192,7 @@ impl TensorUses {
                 if dropped {
                     uses.dropped.insert(tensor);
                 }
-            });
+            }
         }
         uses
     }

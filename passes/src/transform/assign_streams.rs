@@ -91,7 +91,6 @@ mod regions;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
@@ -257,19 +256,17 @@ impl LoopGroup {
         if self.loops.is_empty() || !is_view && effect != OpClass::Allocate {
             return false;
         }
-        let mut free = true;
-        for_each_tensor_use(program, it, &mut |tensor, mode| {
+        it.tensor_uses(program).into_iter().all(|(tensor, mode)| {
             let class = storage.alias_class(tensor);
-            free &= match mode {
+            match mode {
                 AccessMode::Bind => !self.names.contains(&tensor),
                 AccessMode::Write if is_view => !self.names.contains(&tensor),
                 AccessMode::Read | AccessMode::NoAccess => {
                     !self.bound.contains(&tensor) && self.footprints.iter().all(|it| !it.writes(class))
                 }
                 AccessMode::Write | AccessMode::Transfer => self.footprints.iter().all(|it| !it.uses(class)),
-            };
-        });
-        free
+            }
+        })
     }
 
     fn add(&mut self, program: &Program, stmt: StmtId, it: For, footprint: Footprint) {
@@ -278,11 +275,7 @@ impl LoopGroup {
         self.trips = start
             .zip(trips)
             .and_then(|(all, (start, stop))| all.checked_add(stop.checked_sub(start)?.max(0)));
-        program.walk(it.body, &mut |stmt| {
-            if let Stmt::Op(op) = &program.stmts[stmt] {
-                for_each_tensor_use(program, op, &mut |tensor, _| _ = self.names.insert(tensor));
-            }
-        });
+        self.names.extend(program.ops_in(it.body).flat_map(|(_, op)| op.mentions(program)));
         self.bound.extend(bound_in(program, it.body));
         self.loops.push((stmt, it));
         self.footprints.push(footprint);
@@ -308,43 +301,35 @@ impl LoopGroup {
 
 /// Returns the names that a block binds, writes or deallocates.
 fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
-    let mut names = FxHashSet::default();
-    program.walk(block, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            let dropped = it.op.def().class == OpClass::Deallocate;
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                if dropped || matches!(mode, AccessMode::Bind | AccessMode::Write) {
-                    names.insert(tensor);
-                }
-            });
-        }
-    });
-    names
+    let of_op = |(_, it): (StmtId, &OpStmt)| {
+        let dropped = it.op.def().class == OpClass::Deallocate;
+        let binds = move |mode| dropped || matches!(mode, AccessMode::Bind | AccessMode::Write);
+        it.tensor_uses(program).into_iter().filter(move |it| binds(it.1)).map(|it| it.0)
+    };
+    program.ops_in(block).flat_map(of_op).collect()
 }
 
 /// Returns whether a loop's body computes or communicates, and contains no stream operation.
 fn has_work_and_no_streams(program: &Program, body: BlockId) -> bool {
     let (mut works, mut streams) = (false, false);
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            match it.op.def().class {
-                OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::Communicate
-                | OpClass::HostUnit
-                | OpClass::Opaque => {
-                    works = true;
-                }
-                OpClass::Stream => streams = true,
-                OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
-                | OpClass::Wait
-                | OpClass::Coalescing
-                | OpClass::ShareHandles => (),
+    for (_, it) in program.ops_in(body) {
+        match it.op.def().class {
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::Communicate
+            | OpClass::HostUnit
+            | OpClass::Opaque => {
+                works = true;
             }
+            OpClass::Stream => streams = true,
+            OpClass::View
+            | OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Wait
+            | OpClass::Coalescing
+            | OpClass::ShareHandles => (),
         }
-    });
+    }
     works && !streams
 }
 

@@ -40,7 +40,6 @@ use grammar::{
     arena::Arena,
     attr,
     diagnostic::{Diagnostic, has_errors},
-    for_each_tensor_use,
     ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
 };
@@ -195,9 +194,8 @@ fn control_flow_edit(program: &Program, stmt: StmtId) -> StmtEdit {
 
 /// Removes unreachable statements, unless the program does not pass the verifier without them.
 fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
-    let mut any = false;
-    program.walk(body, &mut |stmt| any |= !matches!(control_flow_edit(program, stmt), StmtEdit::Keep));
-    if !any {
+    let is_kept = |stmt| matches!(control_flow_edit(program, stmt), StmtEdit::Keep);
+    if program.stmts_in(body).all(is_kept) {
         return false;
     }
     let before = program.clone();
@@ -266,14 +264,10 @@ fn collect_first_allocations(
                 if op_stmt.op == Op::AllocateOnce && plain && first {
                     short.push(*stmt);
                 }
-                for_each_tensor_use(program, op_stmt, &mut |tensor, _| _ = seen.insert(tensor));
+                seen.extend(op_stmt.mentions(program));
             }
             Stmt::Let(..) => (),
-            Stmt::For(it) => program.walk(it.body, &mut |stmt| {
-                if let Stmt::Op(it) = &program.stmts[stmt] {
-                    for_each_tensor_use(program, it, &mut |tensor, _| _ = seen.insert(tensor));
-                }
-            }),
+            Stmt::For(it) => seen.extend(program.ops_in(it.body).flat_map(|(_, it)| it.mentions(program))),
             Stmt::If(it) => {
                 collect_first_allocations(program, it.then_block, seen, short);
                 it.else_block

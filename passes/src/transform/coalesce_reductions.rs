@@ -24,7 +24,6 @@ use grammar::{
     DimMap, attr,
     diagnostic::Diagnostic,
     dtype::DType,
-    for_each_tensor_use,
     ir::{Memory, Mesh, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
@@ -192,15 +191,9 @@ impl Bucket {
 
     /// Returns whether a statement reads a result of the bucket, or changes what a name of an operand is bound to.
     fn ends_before(&self, program: &Program, stmt: StmtId) -> bool {
-        let mut ends = false;
-        program.walk_stmt(stmt, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                let is_operand = self.operands.contains(&tensor);
-                ends |= self.results.contains(&tensor) || mode != AccessMode::Read && is_operand;
-            });
-        });
-        ends
+        program.ops_at(stmt).flat_map(|(_, it)| it.tensor_uses(program)).any(|(tensor, mode)| {
+            self.results.contains(&tensor) || mode != AccessMode::Read && self.operands.contains(&tensor)
+        })
     }
 
     /// Returns the statements that compute all results.

@@ -44,7 +44,6 @@ mod definitions;
 use grammar::{
     attr::AttrName,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
@@ -151,8 +150,8 @@ impl Finder<'_> {
                     self.available.invalidate_symbol(it.index);
                     self.block(it.body, true);
                 }
-                Stmt::If(it) => {
-                    for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
+                Stmt::If(_it) => {
+                    for inner in self.program.inner_blocks(*stmt) {
                         self.block(inner, in_loop);
                     }
                 }
@@ -210,7 +209,7 @@ impl Finder<'_> {
     fn kill(&mut self, it: &OpStmt) {
         let drops = it.op.def().class == OpClass::Deallocate;
         let (facts, known) = (&self.def_use, &mut self.available);
-        for_each_tensor_use(self.program, it, &mut |tensor, mode| {
+        for (tensor, mode) in it.tensor_uses(self.program) {
             let (binds, writes) = match mode {
                 AccessMode::Bind => (true, false),
                 // A result without storage gets storage from the write.
@@ -220,7 +219,7 @@ impl Finder<'_> {
             if binds {
                 known.invalidate_tensor(tensor, writes.then(|| facts.names.alias_class(tensor)));
             }
-        });
+        }
     }
 
     fn merge(&mut self, earlier: TensorId, stmt: StmtId, out: TensorId, axes: FxHashMap<AxisId, AxisId>) {

@@ -37,8 +37,7 @@ mod order;
 use grammar::{
     attr,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
-    ir::{BlockId, Domains, For, InfixOp, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Domains, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::Span,
 };
@@ -132,19 +131,19 @@ impl MentionIndex {
     fn of(program: &Program, body: BlockId) -> Self {
         let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
         let mut this = Self { io_tensors: ports.collect(), ..Self::default() };
-        program.walk(body, &mut |stmt| this.add(program, stmt));
+        program.stmts_in(body).for_each(|stmt| this.add(program, stmt));
         this
     }
 
     /// Adds the tensors that a statement mentions, except for entries that exist already.
     fn add(&mut self, program: &Program, stmt: StmtId) {
         let Stmt::Op(op) = &program.stmts[stmt] else { return };
-        for_each_tensor_use(program, op, &mut |tensor, mode| {
+        for (tensor, mode) in op.tensor_uses(program) {
             let known = self.by_tensor.entry(tensor).or_default();
             if !known.iter().rev().take_while(|it| it.0 == stmt).any(|it| it.1 == mode) {
                 known.push((stmt, mode));
             }
-        });
+        }
     }
 }
 
@@ -158,14 +157,11 @@ struct LoopBuffer {
 
 /// Returns the buffer that a statement allocates, in a loop's body (`inside`) or before the loop.
 fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<LoopBuffer> {
-    match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op.def().class == OpClass::Allocate && op.get(attr::ALIAS).is_none() => {
-            let renews = inside && op.op == Op::Allocate;
-            let tensor = op.out_tensor().filter(|_| !renews && op.get(attr::ZERO_INIT) != Some(true))?;
-            Some(LoopBuffer { tensor, allocate: stmt, inside })
-        }
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
+    let allocates = |op: &&OpStmt| op.op.def().class == OpClass::Allocate && op.get(attr::ALIAS).is_none();
+    let op = program.op(stmt).filter(allocates)?;
+    let renews = inside && op.op == Op::Allocate;
+    let tensor = op.out_tensor().filter(|_| !renews && op.get(attr::ZERO_INIT) != Some(true))?;
+    Some(LoopBuffer { tensor, allocate: stmt, inside })
 }
 
 /// Returns the buffers that a loop uses and that are allocated before it in its block, or by a long ALLOCATE in
@@ -175,12 +171,8 @@ fn buffers_of_loop(
     allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
     it: &For,
 ) -> Vec<LoopBuffer> {
-    let mut mentioned = FxHashSet::default();
-    program.walk(it.body, &mut |stmt| {
-        if let Stmt::Op(op) = &program.stmts[stmt] {
-            for_each_tensor_use(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
-        }
-    });
+    let mentioned: FxHashSet<TensorId> =
+        program.ops_in(it.body).flat_map(|(_, op)| op.mentions(program)).collect();
     let mut before: Vec<(usize, StmtId)> =
         mentioned.iter().filter_map(|tensor| allocated.get(tensor)).flatten().copied().collect();
     before.sort_unstable();
@@ -197,10 +189,8 @@ struct LoopFacts {
 
 impl LoopFacts {
     fn of(program: &Program, body: BlockId) -> Self {
-        let mut stmts = FxHashSet::default();
-        program.walk(body, &mut |stmt| _ = stmts.insert(stmt));
         Self {
-            stmts,
+            stmts: program.stmts_in(body).collect(),
             stale: upward_exposed_names(program, body, &|stmt| fully_written_tensors(program, stmt)),
         }
     }

@@ -27,7 +27,6 @@ use grammar::{
     algorithm_table::{AlgorithmTable, DEFAULT_RULES, has_epilogue},
     attr,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
     words::{Algorithm, Backend, CommunicationType},
@@ -108,11 +107,10 @@ fn first_use(
     let Some(user) = computing.next().flatten().filter(fits) else {
         return Err("no elementwise operator or reduction follows its Wait".into());
     };
-    let mut reads = false;
-    for_each_tensor_use(program, user, &mut |tensor, mode| {
-        reads |= mode == AccessMode::Read && names.alias_class(tensor) == names.alias_class(output);
-    });
-    if reads { Ok(()) } else { Err("the first operator behind its Wait does not use its output".into()) }
+    let is_output = |it| names.alias_class(it) == names.alias_class(output);
+    let reads = |it: &(TensorId, AccessMode)| it.1 == AccessMode::Read && is_output(it.0);
+    let is_read = user.tensor_uses(program).iter().any(reads);
+    if is_read { Ok(()) } else { Err("the first operator behind its Wait does not use its output".into()) }
 }
 
 /// Returns whether a statement does nothing on its stream.

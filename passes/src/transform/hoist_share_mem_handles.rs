@@ -39,12 +39,10 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
-    ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, OpClass},
 };
 use hir_ir::{
-    blocks::inner_blocks,
     build::IrBuilder,
     edit::{StmtEdit, rewrite},
 };
@@ -76,7 +74,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             let stmt = program.blocks[block][at];
             match program.stmts[stmt].clone() {
                 Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::If(it) => pending.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
+                Stmt::If(_) => pending.extend(program.inner_blocks(stmt)),
                 Stmt::For(for_loop) => {
                     let Some(views) = found.get(&stmt) else {
                         at += 1;
@@ -122,14 +120,10 @@ fn exchange_stmts(
     shares: &[StmtId],
 ) -> Result<FxHashSet<StmtId>, Diagnostic> {
     let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(op) = &program.stmts[stmt]
-            && op.out_tensor().is_some_and(|out| views.contains(&out))
-            && op.op.def().class == OpClass::View
-        {
-            kept.insert(stmt);
-        }
-    });
+    let makes_view = |op: &OpStmt| {
+        op.out_tensor().is_some_and(|out| views.contains(&out)) && op.op.def().class == OpClass::View
+    };
+    kept.extend(program.ops_in(body).filter(|it| makes_view(it.1)).map(|it| it.0));
     keep_scalar_assignments(program, lets, body, &mut kept)?;
     Ok(kept)
 }
@@ -179,7 +173,7 @@ fn loops_sharing_handles(
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::If(it) => pending.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
+                Stmt::If(_) => pending.extend(program.inner_blocks(*stmt)),
                 Stmt::For(it) => {
                     let shares = share_stmts(program, it.body);
                     if !shares.is_empty() {
@@ -209,15 +203,8 @@ fn loops_sharing_handles(
 
 /// Returns the ShareMemHandles of a block.
 fn share_stmts(program: &Program, block: BlockId) -> Vec<StmtId> {
-    let mut found = Vec::new();
-    program.walk(block, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt]
-            && it.op.def().class == OpClass::ShareHandles
-        {
-            found.push(stmt);
-        }
-    });
-    found
+    let shares = program.ops_in(block).filter(|(_, it)| it.op.def().class == OpClass::ShareHandles);
+    shares.map(|it| it.0).collect()
 }
 
 /// The buffers whose handles a loop shares.
@@ -234,24 +221,21 @@ struct SharedBuffers {
 fn shared_buffers(program: &Program, it: &For, shares: &[StmtId]) -> Result<SharedBuffers, Diagnostic> {
     let mut names: Vec<(TensorId, StmtId)> = Vec::new();
     for share in shares {
-        if let Stmt::Op(op) = &program.stmts[*share] {
-            for_each_tensor_use(program, op, &mut |tensor, _| names.push((tensor, *share)));
-        }
+        let mentioned = program.op(*share).into_iter().flat_map(|op| op.mentions(program));
+        names.extend(mentioned.map(|tensor| (tensor, *share)));
     }
     let mut bound_inside: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
     let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
-    program.walk(it.body, &mut |stmt| {
-        if let Stmt::Op(op) = &program.stmts[stmt] {
-            for_each_tensor_use(program, op, &mut |tensor, mode| {
-                if mode == AccessMode::Bind {
-                    bound_inside.entry(tensor).or_default().push(stmt);
-                }
-                if op.op.def().class == OpClass::Deallocate {
-                    dropped.insert(tensor);
-                }
-            });
+    for (stmt, op) in program.ops_in(it.body) {
+        for (tensor, mode) in op.tensor_uses(program) {
+            if mode == AccessMode::Bind {
+                bound_inside.entry(tensor).or_default().push(stmt);
+            }
+            if op.op.def().class == OpClass::Deallocate {
+                dropped.insert(tensor);
+            }
         }
-    });
+    }
     let is_view =
         |stmt: &StmtId| matches!(&program.stmts[*stmt], Stmt::Op(op) if op.op.def().class == OpClass::View);
     let stale = upward_exposed_names(program, it.body, &|stmt| match &program.stmts[stmt] {
@@ -344,7 +328,7 @@ fn collect_stmts_around(
 ) {
     for stmt in program.block(block) {
         found.insert(*stmt, around);
-        for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+        for inner in program.inner_blocks(*stmt) {
             collect_stmts_around(program, inner, Some(*stmt), found);
         }
     }

@@ -67,11 +67,7 @@ pub(crate) const PASS: Pass =
         )]);
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let backend = match arguments.text("backend") {
-        Some("cuda") => Backend::Cuda,
-        Some("ucc") => Backend::Ucc,
-        Some(_) | None => Backend::Nccl,
-    };
+    let backend = arguments.text("backend").and_then(Backend::from_text).unwrap_or(Backend::Nccl);
     let facts = LoweringFacts::of(program);
     lower(program, facts, backend)
 }
@@ -313,14 +309,9 @@ impl Lowering<'_> {
 /// Removes the reduction axes of views, which have no meaning behind a communication, unless a reduction still computes
 /// the view.
 fn forget_reductions(program: &mut Program, body: BlockId, views: impl Iterator<Item = TensorId>) {
-    let mut computed = FxHashSet::default();
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt]
-            && it.op.def().type_rule == TypeRule::Reduce
-        {
-            computed.extend(Program::tensors_of(&it.outs));
-        }
-    });
+    let reductions = program.ops_in(body).filter(|(_, it)| it.op.def().type_rule == TypeRule::Reduce);
+    let computed: FxHashSet<TensorId> =
+        reductions.flat_map(|(_, it)| Program::tensors_of(&it.outs)).collect();
     for view in views.filter(|it| !computed.contains(it)) {
         let axes = &program.axes;
         let it = &mut program.tensors[view];
@@ -342,14 +333,13 @@ fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
 /// Returns the tensors that statements bind to views of others, and their reshapes.
 fn view_tensors(program: &Program, body: BlockId) -> FxHashSet<TensorId> {
     let mut views = FxHashSet::default();
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt]
-            && (it.op.def().class == OpClass::View
-                || it.op == Op::Reshape && Program::tensors_of(&it.args).any(|arg| views.contains(&arg)))
+    for (_, it) in program.ops_in(body) {
+        if it.op.def().class == OpClass::View
+            || it.op == Op::Reshape && Program::tensors_of(&it.args).any(|arg| views.contains(&arg))
         {
             views.extend(it.out_tensor());
         }
-    });
+    }
     views
 }
 

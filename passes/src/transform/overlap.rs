@@ -48,6 +48,7 @@ mod unequal_chunks;
 use std::cmp::Reverse;
 
 use grammar::{
+    Named,
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
     span::Span,
@@ -61,7 +62,10 @@ use crate::{
     pass::{Arguments, Change, EXCEPT, ONLY, Obstacle, OptionKind, OptionSpec, Pass, Remarks},
     transform::{
         chunk::{self, CommCandidate},
-        stream_parallel::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
+        stream_parallel::{
+            ALLOCATE, Allgather, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, ReduceScatter,
+            STYLE, WAIT,
+        },
     },
 };
 use attempts::Attempts;
@@ -70,10 +74,8 @@ use attempts::Attempts;
 pub(crate) const PASS: Pass = Pass::new("overlap", include_str!("overlap.rs"), run)
     .about("split communications into chunks that overlap with matmuls; leave the others unchanged")
     .with_options(&[
-        OptionSpec::word("allgather", &["broadcast", "p2p-ring", "collective-permute", "whole"])
-            .about("how to split an all-gather"),
-        OptionSpec::word("reduce-scatter", &["reduce", "p2p-ring", "whole"])
-            .about("how to split a reduce-scatter"),
+        OptionSpec::word("allgather", Allgather::NAMES).about("how to split an all-gather"),
+        OptionSpec::word("reduce-scatter", ReduceScatter::NAMES).about("how to split a reduce-scatter"),
         OptionSpec::new("allreduce", CHUNKS_OR_WHOLE, Some("chunks"))
             .about("split an all-reduce into chunks, or leave it whole"),
         OptionSpec::new("alltoall", CHUNKS_OR_WHOLE, Some("chunks")).about(

@@ -60,7 +60,7 @@ use crate::{
 };
 use choice::{ClaimedPieces, Claims, Demands, mesh_conflict};
 use grammar::{
-    DimMap, ResultDim,
+    DimMap, Named, ResultDim,
     diagnostic::Diagnostic,
     dims_of_first_result,
     dtype::DType,
@@ -74,7 +74,7 @@ use uses::TensorUses;
 /// The pass.
 pub(crate) const PASS: Pass = Pass::new("propagate-shardings", include_str!("propagate_shardings.rs"), run)
     .about("determine meshes and device axes of intermediate tensors that have no DeviceMesh")
-    .with_options(&[OptionSpec::new("prefer", OptionKind::Word(Preference::WORDS), None).about(
+    .with_options(&[OptionSpec::new("prefer", OptionKind::Word(Preference::NAMES), None).about(
         "which operand stays as it is where operands demand different shardings of a result; the other one \
          is resharded; default: report all such statements",
     )]);
@@ -97,7 +97,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     if uses.candidates.is_empty() {
         return Ok(Change::Unchanged);
     }
-    let mut prefer = Preference::of(arguments);
+    let mut prefer: Option<Preference> = arguments.choice("prefer");
     if prefer == Some(Preference::LeastBytes) {
         let (rule, counts) = least_bytes::choose(program, &uses);
         let label = format!("chosen: {}", rule.rule_text());

@@ -26,7 +26,6 @@
 
 use grammar::{
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
@@ -121,10 +120,12 @@ impl LivenessGraph {
     ) {
         let effect = it.op.def().class;
         let (mut operands, mut results) = (Vec::new(), Vec::new());
-        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-            AccessMode::Read | AccessMode::NoAccess | AccessMode::Transfer => operands.push(tensor),
-            AccessMode::Write | AccessMode::Bind => results.push(tensor),
-        });
+        for (tensor, mode) in it.tensor_uses(program) {
+            match mode {
+                AccessMode::Read | AccessMode::NoAccess | AccessMode::Transfer => operands.push(tensor),
+                AccessMode::Write | AccessMode::Bind => results.push(tensor),
+            }
+        }
         for result in &results {
             self.definitions.entry(*result).or_default().push(stmt);
         }
@@ -186,11 +187,8 @@ impl LivenessGraph {
             match fact {
                 LivenessFact::Live(stmt) => {
                     live.insert(stmt);
-                    if let Stmt::Op(it) = &program.stmts[stmt] {
-                        for_each_tensor_use(program, it, &mut |tensor, _| {
-                            self.worklist.push(LivenessFact::Needed(tensor))
-                        });
-                    }
+                    let mentioned = program.op(stmt).into_iter().flat_map(|it| it.mentions(program));
+                    self.worklist.extend(mentioned.map(LivenessFact::Needed));
                 }
                 LivenessFact::Needed(name) => {
                     self.worklist.extend(stmts(&self.definitions, name));

@@ -64,10 +64,10 @@ mod waits;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{Program, StmtId, SymbolId, TensorId},
     ops::OpClass,
 };
-use hir_ir::blocks::{any_stmt, nested_blocks};
+use hir_ir::blocks::nested_blocks;
 
 use crate::{
     analysis::{
@@ -167,11 +167,10 @@ enum EffectKey {
 
 /// Returns whether a statement, or one inside it, occupies the stream.
 fn takes_stream_time(program: &Program, stmt: StmtId) -> bool {
-    any_stmt(program, stmt, &|stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) => matches!(
+    program.ops_at(stmt).any(|(_, it)| {
+        matches!(
             it.op.def().class,
             OpClass::Compute | OpClass::Elementwise | OpClass::Wait | OpClass::HostUnit | OpClass::Opaque
-        ),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        )
     })
 }

@@ -140,25 +140,18 @@ fn awaited_posts(program: &Program) -> FxHashSet<StmtId> {
     for block in program.blocks.ids() {
         let mut pending = FxHashMap::default();
         for stmt in program.block(block) {
-            let bodies = match &program.stmts[*stmt] {
+            match &program.stmts[*stmt] {
                 Stmt::Op(it) if it.op == Op::Wait => {
-                    let posted = it.get(attr::WORK).and_then(|number| pending.remove(&number));
-                    awaited.extend(posted);
-                    continue;
+                    awaited.extend(it.get(attr::WORK).and_then(|number| pending.remove(&number)));
                 }
                 Stmt::Op(_) | Stmt::Let(..) => {
-                    let number = program.posted_work(*stmt);
-                    number.into_iter().for_each(|number| _ = pending.insert(number, *stmt));
-                    continue;
+                    pending.extend(program.posted_work(*stmt).map(|number| (number, *stmt)));
                 }
-                Stmt::For(it) => [Some(it.body), None],
-                Stmt::If(it) => [Some(it.then_block), it.else_block],
-            };
-            // A later Wait may be for what a nested block posts.
-            for body in bodies.into_iter().flatten() {
-                program.walk(body, &mut |inner| {
-                    program.posted_work(inner).into_iter().for_each(|number| _ = pending.remove(&number));
-                });
+                // A later Wait may be for what a nested block posts.
+                Stmt::For(_) | Stmt::If(_) => {
+                    let posted = program.stmts_at(*stmt).filter_map(|it| program.posted_work(it));
+                    posted.for_each(|number| _ = pending.remove(&number));
+                }
             }
         }
     }

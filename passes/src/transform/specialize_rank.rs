@@ -23,7 +23,6 @@ use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
     ranks_in_meshes,
@@ -108,20 +107,18 @@ fn substitute_rank(program: &mut Program, rank: i64) -> bool {
 /// Returns the operators that do something on a rank, and those that bind the names that these use: an
 /// operand of a resharding statement that is not lowered to a communication may be on another mesh.
 fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
-    let mut stmts = Vec::new();
-    program.walk(body, &mut |stmt| stmts.push(stmt));
+    let ops: Vec<(StmtId, &OpStmt)> = program.ops_in(body).collect();
     let mut kept: FxHashSet<StmtId> = FxHashSet::default();
     let mut named: FxHashSet<TensorId> = FxHashSet::default();
     loop {
         let before = kept.len();
         // Users follow the statements that they use, so one round suffices without loops.
-        for stmt in stmts.iter().rev() {
-            let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        for (stmt, it) in ops.iter().rev() {
             let gives = Program::tensors_of(&it.outs).any(|out| named.contains(&out));
             if (gives || takes_part(program, it, rank)) && kept.insert(*stmt) {
                 // The operands that another rank contributes to a communication are not needed.
                 if it.op.def().class != OpClass::Communicate {
-                    for_each_tensor_use(program, it, &mut |tensor, _| _ = named.insert(tensor));
+                    named.extend(it.mentions(program));
                 }
             }
         }
@@ -135,12 +132,8 @@ fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<Stm
 fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
     match it.op.def().class {
         grammar::local_classes!() | OpClass::HostUnit => {
-            let (mut any, mut here) = (false, false);
-            for_each_tensor_use(program, it, &mut |tensor, _| {
-                any = true;
-                here |= program.tensors[tensor].mesh.contains(rank);
-            });
-            here || !any
+            let all: Vec<TensorId> = it.mentions(program).collect();
+            all.is_empty() || all.iter().any(|it| program.tensors[*it].mesh.contains(rank))
         }
         OpClass::Communicate => it.get(attr::TEAM).is_none_or(|team| team.contains(&rank)),
         OpClass::Wait | OpClass::Stream | OpClass::Coalescing | OpClass::ShareHandles | OpClass::Opaque => {
@@ -151,8 +144,8 @@ fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
 
 /// Removes Waits for communications that no statement posts any more.
 fn drop_waits(program: &mut Program, body: BlockId) -> bool {
-    let mut posted = FxHashSet::default();
-    program.walk(body, &mut |stmt| posted.extend(program.posted_work(stmt)));
+    let posted: FxHashSet<u32> =
+        program.stmts_in(body).filter_map(|stmt| program.posted_work(stmt)).collect();
     rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
         Stmt::Op(it) if it.op == Op::Wait => match it.get(attr::WORK) {
             Some(number) if !posted.contains(&number) => StmtEdit::Remove,

@@ -53,7 +53,10 @@ use crate::pass::{Arguments, Change, Pass, Remarks};
 pub(crate) use facts::LoopFacts;
 pub(crate) use group::StmtGroup;
 use options::{ALLGATHER, REDUCE_SCATTER};
-pub(crate) use options::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT};
+pub(crate) use options::{
+    ALLOCATE, Allgather, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, ReduceScatter, STYLE,
+    WAIT,
+};
 pub(crate) use plan::LoopPlan;
 use plan::PlannedItem;
 

@@ -39,7 +39,6 @@ use grammar::{
     codes::Code,
     count_text,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{AxisId, BlockId, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
     list_text, loop_variant_tensors,
     ops::Op,
@@ -166,8 +165,7 @@ fn round(
             );
             return StmtEdit::Keep;
         }
-        let mut size = 0usize;
-        program.walk(it.body, &mut |_| size += 1);
+        let size = program.stmts_in(it.body).count();
         // Copies of an empty body are not made: their number has no limit.
         let copies = if size == 0 { 0 } else { factor };
         if size.saturating_mul(copies).saturating_add(program.stmts.len()) > MAX_STMTS {
@@ -258,9 +256,7 @@ impl LiveRanges {
 
     fn op(&mut self, program: &Program, it: &OpStmt) {
         let place = self.position;
-        for_each_tensor_use(program, it, &mut |tensor, _| {
-            self.tensors.entry(tensor).or_insert((place, place)).1 = place
-        });
+        it.mentions(program).for_each(|it| self.tensors.entry(it).or_insert((place, place)).1 = place);
         for (number, _) in work_numbers(program, it) {
             self.works.entry(number).or_insert((place, place)).1 = place;
         }
@@ -387,11 +383,9 @@ impl FixedSymbols {
 
     /// Checks that a loop's index can be replaced everywhere.
     fn check_replaceable(&self, program: &Program, it: &For) -> Result<(), Obstacle> {
-        let mut assigned = false;
-        program.walk(it.body, &mut |stmt| {
-            assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
-        });
-        if assigned {
+        let assigns =
+            |stmt: StmtId| matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index);
+        if program.stmts_in(it.body).any(assigns) {
             return Err("assigns its index".into());
         }
         if let Some(symbol) = self.defining.get(&it.index) {

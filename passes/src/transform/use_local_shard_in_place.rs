@@ -35,7 +35,6 @@ mod results;
 use grammar::{
     attr,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
@@ -85,15 +84,14 @@ impl UsesByStorage {
     fn of(program: &Program, body: BlockId) -> Self {
         let storage = MemoryEffects::of(program);
         let mut stmts: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
-        program.walk(body, &mut |stmt| {
-            let Some(it) = program.stmts[stmt].op() else { return };
-            for_each_tensor_use(program, it, &mut |tensor, _| {
+        for (stmt, it) in program.ops_in(body) {
+            for (tensor, _) in it.tensor_uses(program) {
                 let all = stmts.entry(storage.alias_class(tensor)).or_default();
                 if all.last() != Some(&stmt) {
                     all.push(stmt);
                 }
-            });
-        });
+            }
+        }
         Self { storage, stmts, stale: FxHashSet::default() }
     }
 
@@ -184,18 +182,11 @@ fn is_safe(
     // The statements that may access the slices.
     let stmts = program.block(block);
     let own: FxHashSet<StmtId> = FxHashSet::from_iter([view, found.copy]);
-    let (mut between, mut behind, mut other) =
-        (FxHashSet::default(), FxHashSet::default(), FxHashSet::default());
-    for (stmts, all) in [(&stmts[found.view + 1..at], &mut between), (&stmts[at + 1..], &mut behind)] {
-        for stmt in stmts {
-            program.walk_stmt(*stmt, &mut |stmt| {
-                all.insert(stmt);
-            });
-        }
-    }
-    program.walk(found.other, &mut |stmt| {
-        other.insert(stmt);
-    });
+    let inside = |stmts: &[StmtId]| -> FxHashSet<StmtId> {
+        stmts.iter().flat_map(|it| program.stmts_at(*it)).collect()
+    };
+    let (between, behind) = (inside(&stmts[found.view + 1..at]), inside(&stmts[at + 1..]));
+    let other = inside(program.block(found.other));
     let names = [found.shard_name, whole];
     names.iter().for_each(|name| uses.refresh(program, body, *name));
     let storage = &uses.storage;
@@ -208,13 +199,13 @@ fn is_safe(
     for stmt in uses.stmts_of_class(shards).iter().chain(uses.stmts_of_class(slices)).copied() {
         let Some(it) = program.stmts[stmt].op() else { continue };
         let effect = it.op.def().class;
-        for_each_tensor_use(program, it, &mut |tensor, mode| {
+        for (tensor, mode) in it.tensor_uses(program) {
             let class = storage.alias_class(tensor);
             if class == shards && matches!(mode, AccessMode::Write | AccessMode::Transfer) {
                 safe = false;
             }
             if class != slices || own.contains(&stmt) || other.contains(&stmt) && tensor == found.name {
-                return;
+                continue;
             }
             let dropped = effect == OpClass::Deallocate;
             let allocated = effect == OpClass::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
@@ -228,7 +219,7 @@ fn is_safe(
                 && (dropped
                     || mode == AccessMode::Read && matches!(effect, OpClass::Compute | OpClass::Elementwise));
             safe &= allocated || viewed || read || shared || dropped && tensor != found.name;
-        });
+        }
     }
     safe
 }
@@ -237,16 +228,9 @@ fn is_safe(
 fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found: &ShardCopy) {
     let view = program.blocks[block].remove(found.view);
     program.blocks[found.other].insert(0, view);
-    let mut mentioned = 0;
-    for stmt in uses.stmts_of_class(uses.storage.alias_class(found.shard_name)) {
-        if let Some(it) = program.stmts[*stmt].op()
-            && it.op.def().class != OpClass::Deallocate
-        {
-            for_each_tensor_use(program, it, &mut |tensor, _| {
-                mentioned += usize::from(tensor == found.shard_name)
-            });
-        }
-    }
+    let of_class = uses.stmts_of_class(uses.storage.alias_class(found.shard_name)).iter();
+    let ops = of_class.filter_map(|it| program.op(*it)).filter(|it| it.op.def().class != OpClass::Deallocate);
+    let mentioned = ops.flat_map(|it| it.mentions(program)).filter(|it| *it == found.shard_name).count();
     for name in [found.name, found.shard_name] {
         uses.stale.insert(uses.storage.alias_class(name));
     }

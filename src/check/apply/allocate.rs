@@ -1,12 +1,12 @@
 //! The repairs that give each iteration of a loop storage of its own.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
     words::{Backend, MemoryType},
 };
-use hir_ir::{blocks::any_stmt, edit::Edit};
+use hir_ir::edit::Edit;
 
 use crate::{editable_text::EditableText, repair::InsertionPoint};
 
@@ -53,11 +53,7 @@ impl EditableText {
     }
 
     fn uses(&self, stmt: StmtId, tensor: TensorId) -> bool {
-        let mut uses = false;
-        if let Stmt::Op(it) = &self.program.stmts[stmt] {
-            for_each_tensor_use(&self.program, it, &mut |other, _| uses |= other == tensor);
-        }
-        uses
+        self.program.op(stmt).is_some_and(|it| it.mentions(&self.program).any(|it| it == tensor))
     }
 
     /// Returns whether a statement lets no peer access the memory of its tensors directly.
@@ -75,6 +71,6 @@ impl EditableText {
     }
 
     fn contains_use(&self, stmt: StmtId, tensor: TensorId) -> bool {
-        any_stmt(&self.program, stmt, &|it| self.uses(it, tensor))
+        self.program.stmts_at(stmt).any(|it| self.uses(it, tensor))
     }
 }

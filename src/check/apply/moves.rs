@@ -4,10 +4,7 @@ use grammar::{
     ir::{Program, Stmt, StmtId},
     ops::Op,
 };
-use hir_ir::{
-    blocks::inner_blocks,
-    edit::{Edit, NewStatement, Place},
-};
+use hir_ir::edit::{Edit, NewStatement, Place};
 
 use super::insert;
 use crate::{
@@ -40,8 +37,8 @@ impl EditableText {
     fn remove_emptied(&self, edits: &mut Vec<Edit>, stmt: StmtId) {
         let mut inner = self.line_of(stmt);
         for (block, outer) in self.places().around(stmt) {
-            let has_others = self.program.block(block).len() > 1
-                || inner_blocks(&self.program, outer).into_iter().flatten().count() > 1;
+            let has_others =
+                self.program.block(block).len() > 1 || self.program.inner_blocks(outer).count() > 1;
             let header = self.line_of(outer).filter(|it| inner == Some(it + 1) && !has_others);
             if header.is_none_or(|it| !self.line(it).trim_end().ends_with(':')) {
                 return;

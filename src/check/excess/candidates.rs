@@ -105,9 +105,6 @@ fn uses_peer_collectives(plan: &Plan) -> bool {
 
 /// Returns true if an operand of the communication posted at `posted` is freed before the program ends.
 fn frees_operands(plan: &Plan, posted: Option<usize>, freed: &FxHashSet<BufferNo>) -> bool {
-    let mut frees = false;
-    if let Some(at) = posted {
-        plan.code[at].kind.visit_accesses(plan.rank, &mut |it| frees |= freed.contains(&it.view.buffer));
-    }
-    frees
+    let operands = posted.map(|at| plan.code[at].kind.accesses(plan.rank));
+    operands.is_some_and(|all| all.iter().any(|it| freed.contains(&it.view.buffer)))
 }

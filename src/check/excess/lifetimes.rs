@@ -7,7 +7,7 @@ use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, StmtOnRank};
-use hir_plan::{BufferNo, Inst, InstKind, Plan};
+use hir_plan::{Access, BufferNo, Inst, InstKind, Plan};
 
 /// An ALLOCATE instruction.
 struct AllocateSite {
@@ -105,10 +105,7 @@ fn bound_names(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
 
 /// Returns the last statement of the rank that uses `buffer`.
 fn last_use(plan: &Plan, buffer: BufferNo) -> Option<StmtOnRank> {
-    let uses = |kind: &InstKind| {
-        let mut uses = false;
-        kind.visit_accesses(plan.rank, &mut |it| uses |= it.rank == plan.rank && it.view.buffer == buffer);
-        uses
-    };
-    plan.code.iter().rfind(|it| uses(&it.kind)).map(|it| (plan.rank, it.origin))
+    let is_of_buffer = |it: &Access<'_>| it.rank == plan.rank && it.view.buffer == buffer;
+    let uses = |it: &&Inst| it.kind.accesses(plan.rank).iter().any(is_of_buffer);
+    plan.code.iter().rfind(uses).map(|it| (plan.rank, it.origin))
 }

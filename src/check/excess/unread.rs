@@ -46,6 +46,7 @@ struct Write {
 }
 
 /// Tracks writes while `happens_before::walk` visits the instructions.
+#[derive(Default)]
 pub struct UnreadWrites<'p> {
     plans: &'p [Plan],
     /// Index into `statements`, by program and statement.
@@ -59,13 +60,7 @@ pub struct UnreadWrites<'p> {
 impl<'p> UnreadWrites<'p> {
     /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        Self {
-            plans,
-            numbers: FxHashMap::default(),
-            statements: Vec::new(),
-            writes: FxHashMap::default(),
-            seen: 0,
-        }
+        Self { plans, ..Self::default() }
     }
 
     /// Visits an instruction after all instructions that happen before it.

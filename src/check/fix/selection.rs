@@ -8,6 +8,7 @@
 use grammar::ir::StmtId;
 use hir_ir::{
     edit::{Edit, Edits, NewStatement, Place},
+    search::Budget,
     streams::{stream_set_by, synchronized},
 };
 use hir_plan::timeline::{estimator::Estimator, machine::Machine};
@@ -34,13 +35,13 @@ impl FixSession<'_> {
         let start = self.check_text(text.to_owned(), None)?;
         let mut shortest = duration(fixed)?;
         let limit = self.limit.get();
-        let mut left = MAX_INSTRUCTIONS;
+        let mut budget = Budget::new(MAX_INSTRUCTIONS);
         let mut best = None;
         for edits in start.text.selections() {
             self.checks = asked.of_faults();
             let Some(selected) = self.check_edited(&start, edits.list()) else { continue };
-            left = left.saturating_sub(selected.instruction_count());
-            if left == 0 {
+            budget.spend(selected.instruction_count());
+            if budget.is_spent() {
                 break;
             }
             let is_short = |it: &CheckedText, shortest: f64| {
@@ -75,12 +76,10 @@ impl EditableText {
     /// Returns edits of the statements that select a stream, those that move one first.
     fn selections(&self) -> Vec<Edits> {
         let (program, mut all, mut waits) = (&self.program, Vec::new(), Vec::new());
-        program.body.into_iter().for_each(|body| {
-            program.walk(body, &mut |it| {
-                all.extend(stream_set_by(program, it).map(|_| it));
-                waits.extend(synchronized(program, it).map(|_| it));
-            });
-        });
+        for (it, _) in program.ops() {
+            all.extend(stream_set_by(program, it).map(|_| it));
+            waits.extend(synchronized(program, it).map(|_| it));
+        }
         if all.len() > MAX_SELECTIONS {
             return Vec::new();
         }

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use grammar::Named;
+
 use super::{Engine, IssueMode};
 use crate::{
     ExecutorError, ProcessGroup,
@@ -19,33 +21,24 @@ use crate::{
 };
 use hir_executor::{CallCost, HostProfile};
 
-/// A kind of call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallKind {
-    Memset,
-    Copy,
-    Copy2d,
-    Launch,
-    Matmul,
-    NcclGroup,
-    RecordEvent,
-    WaitEvent,
-    Signal,
-    WaitSignal,
+grammar::named_enum! {
+    /// A kind of call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum CallKind {
+        Memset = "memset",
+        Copy = "copy",
+        Copy2d = "2-D copy",
+        Launch = "kernel launch",
+        Matmul = "cuBLASLt",
+        NcclGroup = "NCCL group",
+        RecordEvent = "event record",
+        WaitEvent = "event wait",
+        Signal = "flag write",
+        WaitSignal = "flag wait",
+    }
 }
 
-const KINDS: [CallKind; 10] = [
-    CallKind::Memset,
-    CallKind::Copy,
-    CallKind::Copy2d,
-    CallKind::Launch,
-    CallKind::Matmul,
-    CallKind::NcclGroup,
-    CallKind::RecordEvent,
-    CallKind::WaitEvent,
-    CallKind::Signal,
-    CallKind::WaitSignal,
-];
+const KINDS: &[CallKind] = CallKind::ALL;
 
 /// Number of warm-up rounds.
 const WARMUP: usize = 3;
@@ -75,21 +68,6 @@ impl CallKind {
             Command::Signals(SignalOp::Write, _) => Self::Signal,
             Command::Signals(SignalOp::Wait, _) => Self::WaitSignal,
         })
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Memset => "memset",
-            Self::Copy => "copy",
-            Self::Copy2d => "2-D copy",
-            Self::Launch => "kernel launch",
-            Self::Matmul => "cuBLASLt",
-            Self::NcclGroup => "NCCL group",
-            Self::RecordEvent => "event record",
-            Self::WaitEvent => "event wait",
-            Self::Signal => "flag write",
-            Self::WaitSignal => "flag wait",
-        }
     }
 
     /// Returns how often the calls of one plan are issued in a round. The number of NCCL calls must be the
@@ -177,7 +155,7 @@ impl Engine {
                 let time = self.time_when_idle(peers, |it| it.replay(graph))?;
                 launches.extend(counted.then_some(time));
             }
-            for (at, kind) in KINDS.into_iter().enumerate() {
+            for (at, kind) in KINDS.iter().copied().enumerate() {
                 let (time, count) = self.time_bare_calls(kind)?;
                 bare[at].extend(counted.then_some(time));
                 counts[at] = count;

@@ -66,29 +66,22 @@ const MEETING: &str = "  // The threads of a block meet: __syncthreads.\n";
 /// Maximum number of dimensions of a view, after merging.
 pub(super) const DIMS: usize = 8;
 
-/// The type in which a kernel computes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ComputeType {
-    /// binary32.
-    F32,
-    /// binary64.
-    F64,
-    /// 64-bit signed integers.
-    I64,
-    /// 64-bit unsigned integers.
-    U64,
+grammar::named_enum! {
+    /// The type in which a kernel computes.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub(super) enum ComputeType {
+        /// binary32.
+        F32 = "f32",
+        /// binary64.
+        F64 = "f64",
+        /// 64-bit signed integers.
+        I64 = "i64",
+        /// 64-bit unsigned integers.
+        U64 = "u64",
+    }
 }
 
 impl ComputeType {
-    fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::I64 => "i64",
-            Self::U64 => "u64",
-        }
-    }
-
     fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
     }

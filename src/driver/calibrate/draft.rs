@@ -75,6 +75,16 @@ impl Draft {
         self.out.end();
     }
 
+    /// Adds two loops with their numbers of iterations, each on a stream that begins after `own`, which waits for both.
+    pub fn on_two_streams(&mut self, own: StreamId, loops: [(usize, Vec<OpStmt>); 2]) {
+        let streams = [0, 1].map(|it| self.stream(it));
+        for (stream, (calls, body)) in streams.into_iter().zip(loops) {
+            self.switch(stream, &[own]);
+            self.repeated(calls, body);
+        }
+        self.switch(own, &streams);
+    }
+
     pub fn int(&mut self, value: usize) -> ExprId {
         self.out.int(value as i64)
     }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use grammar::{
+    Named,
     ir::Program,
     words::{Algorithm, CommunicationType, P2pProtocol},
 };

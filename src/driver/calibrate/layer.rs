@@ -1,7 +1,7 @@
 //! Layers of a transformer: programs that no table of a machine contains.
 
 use grammar::{
-    attr,
+    Named, attr,
     dtype::DType,
     ir::{Program, TensorId},
     ops::Op,
@@ -24,33 +24,24 @@ pub struct Layer {
     pub width: usize,
 }
 
-/// A kind of layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerKind {
-    /// An all-gather of the rows, then a linear layer with sharded columns.
-    ColumnParallel,
-    /// A linear layer with a sharded sum, then an all-reduce.
-    RowParallel,
-    /// All-gather, linear, relu, linear, reduce-scatter.
-    Mlp,
-    /// Attention and an MLP with residual sums, without norms. Heads have 128 elements, sequences at most 1024 rows.
-    Block,
-}
-
-impl LayerKind {
-    /// All kinds, with their names.
-    pub const ALL: [(Self, &str); 4] = [
-        (Self::ColumnParallel, "column-parallel"),
-        (Self::RowParallel, "row-parallel"),
-        (Self::Mlp, "mlp"),
-        (Self::Block, "block"),
-    ];
+grammar::named_enum! {
+    /// A kind of layer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LayerKind {
+        /// An all-gather of the rows, then a linear layer with sharded columns.
+        ColumnParallel = "column-parallel",
+        /// A linear layer with a sharded sum, then an all-reduce.
+        RowParallel = "row-parallel",
+        /// All-gather, linear, relu, linear, reduce-scatter.
+        Mlp = "mlp",
+        /// Attention and an MLP with residual sums, without norms. Heads have 128 elements, sequences at most 1024 rows.
+        Block = "block",
+    }
 }
 
 impl std::fmt::Display for Layer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = LayerKind::ALL.iter().find(|it| it.0 == self.kind).map_or("", |it| it.1);
-        write!(f, "{name} rows={} width={}", self.rows, self.width)
+        write!(f, "{} rows={} width={}", self.kind.name(), self.rows, self.width)
     }
 }
 
@@ -60,7 +51,7 @@ impl std::str::FromStr for Layer {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |word: Option<&str>, key: &str| word?.strip_prefix(key)?.parse().ok();
         let mut words = text.split(' ');
-        let kind = words.next().and_then(|name| LayerKind::ALL.iter().find(|it| it.1 == name)).map(|it| it.0);
+        let kind = words.next().and_then(LayerKind::of_name);
         let (rows, width) = (number(words.next(), "rows="), number(words.next(), "width="));
         match (kind, rows, width) {
             (Some(kind), Some(rows), Some(width)) => Ok(Self { kind, rows, width }),

@@ -277,12 +277,7 @@ pub fn products_with_weights(extents: [usize; 3], times: usize, is_crowded: bool
     });
     if is_crowded {
         let own = draft.capture();
-        let streams = [0, 1].map(|it| draft.stream(it));
-        for (stream, product) in streams.into_iter().zip(products) {
-            draft.switch(stream, &[own]);
-            draft.repeated(times, [product]);
-        }
-        draft.switch(own, &streams);
+        draft.on_two_streams(own, products.map(|it| (times, vec![it])));
     } else {
         draft.repeated(times, products);
     }
@@ -319,11 +314,6 @@ pub fn concurrent_calls(calls: [(Call, usize); 2], ranks: usize) -> Program {
     let parts = calls.map(|(call, times)| (call.parts(&mut draft), times));
     let own = draft.capture();
     draft.add(parts.iter().flat_map(|it| it.0.setup.iter().cloned()));
-    let streams = [0, 1].map(|it| draft.stream(it));
-    for (stream, (parts, times)) in streams.into_iter().zip(parts) {
-        draft.switch(stream, &[own]);
-        draft.repeated(times, parts.body);
-    }
-    draft.switch(own, &streams);
+    draft.on_two_streams(own, parts.map(|(parts, times)| (times, parts.body)));
     draft.finish(&[])
 }

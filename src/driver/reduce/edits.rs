@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use grammar::{
     arena::{Arena, Id},
     attr::AttrName,
-    for_each_tensor_use,
     ir::{Attr, BlockId, Domains, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
     ops::OpClass,
 };
@@ -18,17 +17,10 @@ const MAX_PAIRED: usize = 16;
 
 /// Returns every block, outer blocks first.
 pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
-    let units = program.units.ids().filter_map(|unit| program.units[unit].body);
-    let mut found: Vec<BlockId> = program.body.into_iter().chain(units).collect();
+    let mut found: Vec<BlockId> = program.bodies().collect();
     let mut at = 0;
     while let Some(block) = found.get(at).copied() {
-        for stmt in program.block(block) {
-            match &program.stmts[*stmt] {
-                Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::For(it) => found.push(it.body),
-                Stmt::If(it) => found.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
-            }
-        }
+        found.extend(program.block(block).iter().flat_map(|it| program.inner_blocks(*it)));
         at += 1;
     }
     found
@@ -53,9 +45,10 @@ fn replace(program: &mut Program, stmt: StmtId, with: &[StmtId]) {
     }
 }
 
-fn remove(program: &mut Program, is_removed: &dyn Fn(&Program, StmtId) -> bool) {
+fn remove(program: &mut Program, is_removed: &dyn Fn(&Program, &OpStmt) -> bool) {
     for block in blocks(program) {
-        let kept = program.block(block).iter().copied().filter(|it| !is_removed(program, *it)).collect();
+        let is_kept = |it: &StmtId| !program.op(*it).is_some_and(|it| is_removed(program, it));
+        let kept = program.block(block).iter().copied().filter(is_kept).collect();
         program.blocks[block] = kept;
     }
 }
@@ -80,24 +73,15 @@ pub(super) fn remove_statements(reducer: &mut Reducer<'_>) -> bool {
 
 /// Removes all statements that mention a tensor.
 pub(super) fn remove_tensors(reducer: &mut Reducer<'_>) -> bool {
-    let mut names: Vec<String> = Vec::new();
     let program = &reducer.best.program;
-    for (_, stmt) in operators(program) {
-        for_each_tensor_use(program, stmt, &mut |tensor, _| names.push(program.tensor_name(tensor)));
-    }
+    let tensors = operators(program).flat_map(|(_, it)| it.mentions(program));
+    let mut names: Vec<String> = tensors.map(|it| program.tensor_name(it)).collect();
     let mut seen = HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
     reducer.attempt_groups(names, 1, &|program, group| {
         let group: HashSet<&String> = group.iter().collect();
-        remove(program, &|program, stmt| match &program.stmts[stmt] {
-            Stmt::Op(it) => {
-                let mut found = false;
-                for_each_tensor_use(program, it, &mut |tensor, _| {
-                    found |= group.contains(&program.tensor_name(tensor));
-                });
-                found
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        remove(program, &|program, it| {
+            it.mentions(program).any(|it| group.contains(&program.tensor_name(it)))
         });
     })
 }
@@ -112,13 +96,9 @@ pub(super) fn remove_communications(reducer: &mut Reducer<'_>) -> bool {
     numbers.retain(|number| seen.insert(*number));
     let without = |program: &mut Program, gone: &[u32]| {
         let gone: HashSet<&u32> = gone.iter().collect();
-        remove(program, &|program, stmt| match &program.stmts[stmt] {
-            Stmt::Op(it) => {
-                let waits =
-                    |(_, attr): &(AttrName, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
-                posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        remove(program, &|_, it| {
+            let waits = |(_, attr): &(AttrName, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
+            posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
         });
     };
     let mut helped = reducer.attempt_groups(numbers.clone(), 1, &without);
@@ -259,9 +239,7 @@ pub(super) fn drop_unreferenced(program: &mut Program) {
     retain_units(program, &posted);
     let mut named: HashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     named.extend(Program::tensors_of(&program.outputs));
-    for (_, stmt) in operators(program) {
-        for_each_tensor_use(program, stmt, &mut |tensor, _| named.extend([tensor]));
-    }
+    named.extend(operators(program).flat_map(|(_, it)| it.mentions(program)));
     for tensor in program.tensors.ids().filter(|it| !named.contains(it)).collect::<Vec<_>>() {
         let it = &mut program.tensors[tensor];
         it.domains = Domains { logical: it.loop_domain.clone(), ..Domains::default() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{Program, Stmt, StmtId},
 };
 
@@ -80,7 +80,7 @@ fn stmt_summary(program: &Program, stmt: StmtId) -> String {
             let mut words = vec![it.op.name().to_owned()];
             words.extend(it.get(attr::TYPE).map(|it| it.to_string()));
             words.extend(it.get(attr::P2P_TYPE).map(|it| it.to_string()));
-            for_each_tensor_use(program, it, &mut |tensor, _| words.push(program.tensor_name(tensor)));
+            words.extend(it.mentions(program).map(|it| program.tensor_name(it)));
             words.join(" ")
         }
         Stmt::Let(..) => "a definition".to_owned(),

@@ -42,11 +42,8 @@ const fn pass(name: &'static str, run: Run) -> Pass {
 }
 
 fn count(program: &Program, counted: fn(&Stmt) -> bool) -> usize {
-    let mut count = 0;
-    program.body.iter().for_each(|body| {
-        program.walk(*body, &mut |stmt| count += usize::from(counted(&program.stmts[stmt])));
-    });
-    count
+    let stmts = program.body.into_iter().flat_map(|body| program.stmts_in(body));
+    stmts.filter(|stmt| counted(&program.stmts[*stmt])).count()
 }
 
 /// Panics on a loop that waits for a stream.

@@ -35,7 +35,7 @@ pub struct NextProgram {
 }
 
 /// A file with an order of steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ScheduleFile {
     /// What the run needs besides the order.
     pub setting: WitnessSetting,
@@ -104,14 +104,7 @@ impl ScheduleFile {
         };
         let bytes = files.read(path).map_err(|it| cannot(&it))?;
         let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
-        let mut file = Self {
-            setting: WitnessSetting::default(),
-            next: None,
-            shared_line: 0,
-            storage_lines: Vec::new(),
-            steps: Vec::new(),
-            name: path.display().to_string(),
-        };
+        let mut file = Self { name: path.display().to_string(), ..Self::default() };
         let mut shared = BTreeSet::new();
         for (number, line) in (1..).zip(text.lines()) {
             let has_second_run = file.setting.has_second_run;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use grammar::{
+    Named,
     codes::{Code, Severity},
     diagnostic::Diagnostic,
     source::Source,
@@ -106,12 +107,8 @@ struct BadExpectation;
 
 /// Parses `expected-error@+1 {{text}}`; returns `None` for any other comment.
 fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnostic>, BadExpectation> {
-    const WORDS: [(&str, Severity); 3] = [
-        ("expected-error", Severity::Error),
-        ("expected-warning", Severity::Warning),
-        ("expected-remark", Severity::Remark),
-    ];
-    let read = WORDS.iter().find_map(|(word, severity)| Some((*severity, comment.strip_prefix(word)?)));
+    let Some(word) = comment.strip_prefix("expected-") else { return Ok(None) };
+    let read = Severity::ALL.iter().find_map(|it| Some((*it, word.strip_prefix(it.name())?)));
     let Some((severity, rest)) = read else { return Ok(None) };
     let (place, text) = rest.split_once("{{").ok_or(BadExpectation)?;
     let text = text.trim_end().strip_suffix("}}").ok_or(BadExpectation)?.trim().to_owned();

@@ -4,7 +4,7 @@ use clap::{
     Args,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
-use grammar::InvalidOption;
+use grammar::{InvalidOption, Named};
 use hir_check::{Checks, OrderingModel, PROFILES, Profile, StorageModel};
 use hir_plan::sync::{LaunchOrder, P2pQueues};
 
@@ -165,18 +165,18 @@ impl ModelFlags {
 }
 
 /// Returns the parser of an option with one of several words; `help` explains each.
-fn choice<T: Copy + Default + Send + Sync + 'static, const N: usize>(
-    all: [T; N],
+fn choice<T: Copy + Default + Send + Sync + 'static>(
+    all: &'static [T],
     name: fn(T) -> &'static str,
     help: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(all.map(|it| PossibleValue::new(name(it)).help(help(it))))
-        .map(move |word| all.into_iter().find(|it| name(*it) == word).unwrap_or_default())
+    PossibleValuesParser::new(all.iter().map(|it| PossibleValue::new(name(*it)).help(help(*it))))
+        .map(move |word| all.iter().copied().find(|it| name(*it) == word).unwrap_or_default())
 }
 
 /// Returns the parser of `--profile`.
 fn profile() -> impl TypedValueParser<Value = Profile> {
-    choice(PROFILES, |it| it.name, |it| it.help)
+    choice(&PROFILES, |it| it.name, |it| it.help)
 }
 
 /// Returns the parser of `--storage`.
@@ -197,7 +197,7 @@ fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
 
 /// Returns the parser of `--nccl`.
 fn nccl_words() -> impl TypedValueParser<Value = NcclWord> {
-    choice(NCCL_WORDS, |it| it.0, |it| it.1)
+    choice(&NCCL_WORDS, |it| it.0, |it| it.1)
 }
 
 /// Returns the parser of `--p2p`.

@@ -62,17 +62,14 @@ impl Statistics {
 
 fn counts(program: &Program) -> OpCounts {
     let mut counts = OpCounts::default();
-    let units = program.units.ids().filter_map(|unit| program.units[unit].body);
-    for block in program.body.into_iter().chain(units) {
-        program.walk(block, &mut |stmt| {
-            let name = match &program.stmts[stmt] {
-                Stmt::Op(it) => it.op.name(),
-                Stmt::Let(..) => "definition",
-                Stmt::For(_) => "FOR",
-                Stmt::If(_) => "IF",
-            };
-            *counts.entry(name).or_default() += 1;
-        });
+    for stmt in program.bodies().flat_map(|it| program.stmts_in(it)) {
+        let name = match &program.stmts[stmt] {
+            Stmt::Op(it) => it.op.name(),
+            Stmt::Let(..) => "definition",
+            Stmt::For(_) => "FOR",
+            Stmt::If(_) => "IF",
+        };
+        *counts.entry(name).or_default() += 1;
     }
     counts
 }

@@ -111,12 +111,8 @@ fn insert(program: &mut Program, free: u32, statement: NewStatement, at: Place) 
 /// Returns the statements of two programs that are equal, each of the first one with that of the second one. Returns `None` if the programs
 /// differ.
 pub fn corresponding(one: &Program, other: &Program) -> Option<Vec<(StmtId, StmtId)>> {
-    let stmts = |program: &Program| {
-        let mut all = Vec::new();
-        let bodies = program.body.into_iter().chain(program.units.iter().filter_map(|(_, unit)| unit.body));
-        bodies.for_each(|body| program.walk(body, &mut |it| all.push(it)));
-        all
-    };
+    let stmts =
+        |program: &Program| -> Vec<StmtId> { program.bodies().flat_map(|it| program.stmts_in(it)).collect() };
     let (ones, others) = (stmts(one), stmts(other));
     let is_equal = ones.len() == others.len() && grammar::print(one) == grammar::print(other);
     is_equal.then(|| ones.into_iter().zip(others).collect())

@@ -1,6 +1,6 @@
 //! Numbers the captured streams.
 
-use grammar::ir::{Operand, Program, Stmt, Stream};
+use grammar::ir::{Operand, Program, Stream};
 use rustc_hash::FxHashMap;
 
 /// Numbers the captured streams in the order in which the program mentions them, as the reader does. Who inserts, moves or
@@ -11,18 +11,13 @@ pub fn number_streams(program: &mut Program) {
         let next = numbers.len() as u32;
         *numbers.entry(old).or_insert(next)
     };
-    let bodies = program.body.into_iter().chain(program.units.iter().filter_map(|(_, unit)| unit.body));
-    for body in bodies {
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for operand in it.outs.iter().chain(&it.args) {
-                if let Operand::Stream(stream) = operand
-                    && let Stream::Named(name) = program.streams[*stream]
-                {
-                    number(name);
-                }
-            }
-        });
+    let ops = program.bodies().flat_map(|body| program.ops_in(body));
+    for operand in ops.flat_map(|(_, it)| it.outs.iter().chain(&it.args)) {
+        if let Operand::Stream(stream) = operand
+            && let Stream::Named(name) = program.streams[*stream]
+        {
+            number(name);
+        }
     }
     for id in program.streams.ids() {
         if let Stream::Named(name) = &mut program.streams[id] {

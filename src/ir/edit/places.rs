@@ -6,8 +6,6 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::blocks::inner_blocks;
-
 /// The place of a statement.
 #[derive(Clone, Copy, Debug)]
 pub struct StmtPlace {
@@ -32,7 +30,7 @@ impl StmtPlaces {
     pub fn of(program: &Program) -> Self {
         let mut it = Self::default();
         for stmt in program.stmts.ids() {
-            for block in inner_blocks(program, stmt).into_iter().flatten() {
+            for block in program.inner_blocks(stmt) {
                 it.parents.entry(block).or_insert(stmt);
             }
         }

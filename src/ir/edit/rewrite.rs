@@ -5,8 +5,6 @@ use grammar::{
     ir::{BlockId, Program, StmtId},
 };
 
-use crate::blocks::inner_blocks;
-
 /// The edit of a statement.
 pub enum StmtEdit {
     /// Keeps the statement unchanged.
@@ -30,7 +28,7 @@ pub fn rewrite(
     let mut changed = false;
     let mut kept = Vec::with_capacity(stmts.len());
     for stmt in stmts {
-        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+        for inner in program.inner_blocks(stmt) {
             changed |= rewrite(program, inner, edit);
         }
         let decision = edit(program, stmt);
@@ -58,7 +56,7 @@ pub fn expand(
     let mut changed = false;
     let mut new = Vec::new();
     for stmt in program.blocks[block].clone() {
-        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+        for inner in program.inner_blocks(stmt) {
             changed |= expand(program, inner, expand_one)?;
         }
         match expand_one(program, stmt)? {

@@ -14,7 +14,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Edit, Place, StmtPlaces};
-use crate::{blocks::inner_blocks, streams::StreamFacts};
+use crate::streams::StreamFacts;
 
 /// A text and the program that was read from it. Lines are counted from 0.
 pub struct ProgramText {
@@ -126,7 +126,7 @@ impl ProgramText {
 
     /// Returns the end of a statement and of those in it.
     fn stmt_end(&self, stmt: StmtId) -> u32 {
-        let inner = inner_blocks(&self.program, stmt).into_iter().flatten().map(|it| self.block_end(it));
+        let inner = self.program.inner_blocks(stmt).map(|it| self.block_end(it));
         inner.fold(self.program.stmt_span(stmt).end, u32::max)
     }
 

@@ -56,8 +56,7 @@ impl Choices {
     }
 
     fn edits(&mut self, program: &Program) -> Vec<Edit> {
-        let mut all: Vec<StmtId> = Vec::new();
-        program.body.into_iter().for_each(|body| program.walk(body, &mut |it| all.push(it)));
+        let all: Vec<StmtId> = program.body.into_iter().flat_map(|it| program.stmts_in(it)).collect();
         // Without its capture, a name denotes something else.
         let is_op =
             |it: &StmtId| matches!(program.stmts[*it], Stmt::Op(_)) && captured_name(program, *it).is_none();

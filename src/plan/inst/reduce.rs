@@ -25,7 +25,7 @@ impl Computation for Reduce {
 
     fn text(&self, view: &dyn Fn(&View) -> String) -> String {
         let (out, op, input, init) =
-            (view(&self.out), self.op.word(), view(&self.input), self.init.plan_text());
+            (view(&self.out), self.op.name(), view(&self.input), self.init.plan_text());
         format!("reduce {out} <- {op} {input} over {:?} from {init}", self.axes)
     }
 

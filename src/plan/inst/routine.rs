@@ -85,7 +85,7 @@ impl Computation for Routine {
             RoutineKind::Scatter { dim, accumulates: true } => format!(", dim {dim}, add"),
             RoutineKind::Sort { dim, is_descending: false } => format!(", dim {dim}"),
             RoutineKind::Sort { dim, is_descending: true } => format!(", dim {dim}, descending"),
-            RoutineKind::Scan { dim, op } => format!(", dim {dim}, {}", op.word()),
+            RoutineKind::Scan { dim, op } => format!(", dim {dim}, {}", op.name()),
             RoutineKind::GroupedGemm(GroupedDim::Rows) => ", groups of rows".to_owned(),
             RoutineKind::GroupedGemm(GroupedDim::Depth) => ", groups of terms".to_owned(),
             RoutineKind::GroupedGemm(GroupedDim::Columns) => ", groups of columns".to_owned(),

@@ -3,8 +3,8 @@
 use grammar::attr;
 
 use super::{
-    OperatorCall, OperatorFault, Result, attention::AttentionOptions, kept_weights, misfit, shared_heads,
-    split_heads,
+    OperatorCall, OperatorFault, Result, attention::AttentionOptions, expect_shape, kept_weights,
+    shared_heads, split_heads,
 };
 use crate::{Arg, Attention, AttentionGradient, InstKind, View, inst_builder::InstBuilder};
 
@@ -27,9 +27,7 @@ impl OperatorCall<'_> {
             .map_err(|(have, want)| OperatorFault::Shape(have, want))?;
         let [dq, dk, dv] = [self.result(0)?, self.result(1)?, self.result(2)?];
         for (view, like) in [(gradient, out), (dq, query), (dk, key), (dv, value)] {
-            if view.shape != like.shape {
-                return Err(misfit(view, &like.shape));
-            }
+            expect_shape(view, &like.shape)?;
         }
         let groups = shared_heads(&query.shape[..query.shape.len() - 2], key);
         // The heads are the dimension before the rows.

@@ -2,7 +2,7 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::{OperatorCall, Result, misfit};
+use super::{OperatorCall, Result, expect_shape, misfit};
 use crate::{
     Number, View,
     inst_builder::{InstBuilder, int, view},
@@ -24,9 +24,7 @@ impl OperatorCall<'_> {
             Op::IsReal => code.map(Op::Eq, [view(&wide(0)?.imaginary()), int(0)], out),
             Op::ViewAsScalar => {
                 let pairs = self.operand(0)?.clone().with_parts(self.operand_dtype(0));
-                if pairs.shape != out.shape {
-                    return Err(misfit(out, &pairs.shape));
-                }
+                expect_shape(out, &pairs.shape)?;
                 code.copy(&pairs, out);
             }
             Op::Mul if self.operands.len() == 2 && self.are_complex() => {

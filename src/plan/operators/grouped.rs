@@ -2,7 +2,7 @@
 
 use grammar::{attr, dtype::DType, ops::Op};
 
-use super::{OperatorCall, Result, misfit};
+use super::{OperatorCall, Result, expect_shape, misfit};
 use crate::{
     GroupedDim, Number, RoutineKind, View,
     inst_builder::{InstBuilder, view},
@@ -24,9 +24,7 @@ impl OperatorCall<'_> {
             ([g, m, k], [depth, n]) if k == depth && *g == groups => (GroupedDim::Columns, vec![*m, *n]),
             _ => return Err(misfit(b, &a.shape)),
         };
-        if out.shape != wanted {
-            return Err(misfit(out, &wanted));
-        }
+        expect_shape(out, &wanted)?;
         let inputs = vec![a.clone(), b.clone(), ends.clone()];
         let kind = RoutineKind::GroupedGemm(dim);
         let keys = [attr::SCALE1, attr::SCALE2, attr::ALPHA, attr::BIAS, attr::BETA];
@@ -69,9 +67,7 @@ impl OperatorCall<'_> {
         };
         let groups = if has_groups { vec![ends.shape[0]] } else { Vec::new() };
         let shape = [&groups[..], &matrix].concat();
-        if scale.shape != shape {
-            return Err(misfit(scale, &shape));
-        }
+        expect_shape(scale, &shape)?;
         if !has_groups || matches!(dim, GroupedDim::Depth) {
             return scale.expand(&sum.shape).ok_or_else(|| misfit(scale, &sum.shape));
         }

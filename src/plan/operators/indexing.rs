@@ -2,7 +2,7 @@
 
 use grammar::{attr, attr::TensorOrScalar};
 
-use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
+use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit, sum_dtype};
 use crate::{RoutineKind, View, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
@@ -15,9 +15,7 @@ impl OperatorCall<'_> {
         let [count] = index.shape[..] else { return Err(misfit(&index, &[out.shape[dim]])) };
         let mut wanted = source.shape.clone();
         wanted[dim] = count;
-        if out.shape != wanted {
-            return Err(misfit(out, &wanted));
-        }
+        expect_shape(out, &wanted)?;
         let index = along(&index, dim, &out.shape).ok_or_else(|| misfit(&index, &out.shape))?;
         code.routine(
             RoutineKind::Gather { dim, first: None },
@@ -61,9 +59,7 @@ impl OperatorCall<'_> {
         let [rows, width] = weight.shape[..] else { return Err(misfit(weight, &[0, 0])) };
         let shape = [&index.shape[..], &[width]].concat();
         let gather = |code: &mut InstBuilder, weight: &View, first: Option<usize>, out: &View| {
-            if out.shape != shape {
-                return Err(misfit(out, &shape));
-            }
+            expect_shape(out, &shape)?;
             let dim = index.shape.len();
             let out = out.unsqueeze(dim);
             let index = index.unsqueeze(dim).unsqueeze(dim + 1);
@@ -141,9 +137,7 @@ impl OperatorCall<'_> {
         [base, index, value]: [&View; 3],
         out: &View,
     ) -> Result<()> {
-        if base.shape != out.shape {
-            return Err(misfit(base, &out.shape));
-        }
+        expect_shape(base, &out.shape)?;
         let mut base = base.clone();
         let (mut out, mut rest) = (out.clone(), None);
         let dtype = self.result_dtype(0);

@@ -17,7 +17,7 @@ use grammar::{
     ops::Op,
 };
 
-use super::{OperatorCall, OperatorFault, Result, misfit};
+use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit};
 use crate::{
     Arg, Number, ShardLayout, View,
     indices::Indices,
@@ -103,9 +103,7 @@ pub(super) fn random_bits(
 
 /// Returns the row-major index of each element of a part in the whole tensor.
 fn element_indices(code: &mut InstBuilder, layout: &ShardLayout, out: &View) -> Result<View> {
-    if layout.local_shape() != out.shape {
-        return Err(misfit(out, &layout.local_shape()));
-    }
+    expect_shape(out, &layout.local_shape())?;
     let all = code.temporary("indices", DType::Int64, out.shape.clone());
     if out.shape.is_empty() {
         code.fill(&all, Number::Int(0));
@@ -142,27 +140,25 @@ pub(super) fn uniform(code: &mut InstBuilder, bits: &View, dtype: DType, out: &V
         DType::BFloat => 8,
         _ => 24,
     };
-    let whole = code.temporary("bits", DType::Int64, bits.shape.clone());
     let shift = if digits > 32 { 64 - digits } else { 32 - digits };
+    let number = whole(code, bits, (shift, digits), dtype);
+    code.map(Op::Mul, [view(&number), float(2f64.powi(-(digits as i32)))], out);
+}
+
+/// Returns some of the bits as whole numbers in the type in which numbers of `dtype` are computed.
+fn whole(code: &mut InstBuilder, bits: &View, (shift, digits): (i64, i64), dtype: DType) -> View {
+    let whole = code.temporary("bits", DType::Int64, bits.shape.clone());
     code.map(Op::Shr, [view(bits), int(shift)], &whole);
     code.map(Op::BitAnd, [view(&whole), int((1 << digits) - 1)], &whole);
     let wide = if dtype == DType::Double { DType::Double } else { DType::Float };
     let number = code.temporary("uniform", wide, bits.shape.clone());
     code.copy(&whole, &number);
-    code.map(Op::Mul, [view(&number), float(2f64.powi(-(digits as i32)))], out);
+    number
 }
 
 /// Writes numbers of the standard normal distribution.
 fn normal(code: &mut InstBuilder, bits: &View, dtype: DType, out: &View) {
-    let wide = if dtype == DType::Double { DType::Double } else { DType::Float };
-    let [radius, angle] = [8, 40].map(|shift| {
-        let whole = code.temporary("bits", DType::Int64, bits.shape.clone());
-        code.map(Op::Shr, [view(bits), int(shift)], &whole);
-        code.map(Op::BitAnd, [view(&whole), int((1 << 24) - 1)], &whole);
-        let number = code.temporary("uniform", wide, bits.shape.clone());
-        code.copy(&whole, &number);
-        number
-    });
+    let [radius, angle] = [8, 40].map(|shift| whole(code, bits, (shift, 24), dtype));
     let unit = 2f64.powi(-24);
     code.map(Op::Add, [view(&radius), float(1.0)], &radius);
     code.map(Op::Mul, [view(&radius), float(unit)], &radius);

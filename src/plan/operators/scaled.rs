@@ -3,7 +3,7 @@
 
 use grammar::{attr, dtype::DType, ops::Op};
 
-use super::{OperatorCall, OperatorFault, Result, misfit};
+use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit};
 use crate::{
     Arg, GroupedDim, Number, ReduceOp, RoutineKind, View,
     inst_builder::{InstBuilder, float, view},
@@ -68,9 +68,7 @@ impl OperatorCall<'_> {
     pub(super) fn preprocess_scales(&self, code: &mut InstBuilder) -> Result<()> {
         let (input, out) = (self.keyed(self.stmt.get(attr::INPUT)), self.result(0)?);
         let input = input.ok_or_else(|| self.unsupported("it needs `input=`"))?;
-        if input.shape != out.shape {
-            return Err(misfit(out, &input.shape));
-        }
+        expect_shape(out, &input.shape)?;
         code.copy(input, out);
         Ok(())
     }
@@ -94,9 +92,7 @@ impl OperatorCall<'_> {
             return Err(misfit(out, &[*rows, *columns]));
         }
         for (it, wanted) in [(alpha, vec![*groups]), (sizes, vec![*groups, 3]), (starts, vec![*groups])] {
-            if it.shape != wanted {
-                return Err(misfit(it, &wanted));
-            }
+            expect_shape(it, &wanted)?;
         }
         let a = self.scaled(code, a, scale1)?;
         // `[groups, columns, depth]` as rows of all groups, with scales `[groups, columns, blocks]`.
@@ -192,9 +188,7 @@ impl OperatorCall<'_> {
             return Err(OperatorFault::Unsupported(format!("its rows are not blocks of {length} elements")));
         };
         let blocks = [outer, &[extent / length]].concat();
-        if quantized.shape != input.shape {
-            return Err(misfit(quantized, &input.shape));
-        }
+        expect_shape(quantized, &input.shape)?;
         if scales.shape != blocks {
             return Err(misfit(scales, &blocks));
         }

@@ -2,7 +2,7 @@
 
 use grammar::{attr, dtype::DType, ops::Op};
 
-use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
+use super::{OperatorCall, OperatorFault, Result, expect_shape, sum_dtype};
 use crate::{
     ReduceOp, RoutineKind,
     inst_builder::{InstBuilder, view},
@@ -12,9 +12,7 @@ impl OperatorCall<'_> {
     /// Products: in step `s`, each element is combined with the one 2^s before it (Hillis and Steele, "Data parallel algorithms", 1986).
     pub(super) fn scan(&self, code: &mut InstBuilder) -> Result<()> {
         let (input, out) = (self.operand(0)?, self.result(0)?);
-        if input.shape != out.shape {
-            return Err(misfit(input, &out.shape));
-        }
+        expect_shape(input, &out.shape)?;
         let dim = self.dim(input.shape.len())?;
         let name = self.stmt.get(attr::SCAN_OP).or_else(|| self.stmt.get(attr::OP_TYPE));
         let name: &str = name.map_or("add", |it| it);

@@ -2,7 +2,7 @@
 
 use grammar::ops::Op;
 
-use super::{OperatorCall, Result, misfit, sum_dtype};
+use super::{OperatorCall, Result, expect_shape, misfit, sum_dtype};
 use crate::{
     Number, ReduceOp, View,
     inst_builder::{InstBuilder, view},
@@ -21,9 +21,7 @@ impl OperatorCall<'_> {
         let kept: Vec<usize> = (0..input.shape.len()).filter(|at| !axes.contains(at)).collect();
         let kept: Vec<usize> = kept.into_iter().map(|at| input.shape[at]).collect();
         for out in [avg, var, count] {
-            if out.shape != kept {
-                return Err(misfit(out, &kept));
-            }
+            expect_shape(out, &kept)?;
         }
         let dtype = sum_dtype(self.operand_dtype(0));
         let terms: usize = axes.iter().map(|at| input.shape[*at]).product();
@@ -63,9 +61,7 @@ impl OperatorCall<'_> {
         let wide = |it: &View| it.expand(&shape).ok_or_else(|| misfit(it, &shape));
         let (a, b) = (wide(a)?, wide(b)?);
         let kept: Vec<usize> = (0..shape.len()).filter(|at| !axes.contains(at)).map(|at| shape[at]).collect();
-        if out.shape != kept {
-            return Err(misfit(out, &kept));
-        }
+        expect_shape(out, &kept)?;
         let product = code.temporary("products", sum_dtype(self.result_dtype(0)), shape);
         code.map(Op::Mul, [view(&a), view(&b)], &product);
         code.reduce(ReduceOp::Sum, Number::Float(0.0), &product, &axes, out);

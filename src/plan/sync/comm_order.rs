@@ -27,26 +27,16 @@ pub use runs::{OrderOfRuns, order_of_runs};
 use issue_order::is_possible;
 use kernels::{RankKernels, kernels_of};
 
-/// The order in which a rank starts kernels of different communicators that nothing orders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaunchOrder {
-    /// Any order: `NCCL_LAUNCH_ORDER_IMPLICIT=0`, the default of NCCL.
-    #[default]
-    Explicit,
-    /// The issue order: `NCCL_LAUNCH_ORDER_IMPLICIT=1`.
-    Implicit,
-}
-
-impl LaunchOrder {
-    /// All orders.
-    pub const ALL: [Self; 2] = [Self::Explicit, Self::Implicit];
-
-    /// Returns the name, as command lines contain it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Explicit => "launch-order-explicit",
-            Self::Implicit => "launch-order-implicit",
-        }
+grammar::named_enum! {
+    /// The order in which a rank starts kernels of different communicators that nothing orders.
+    /// The names are those of command lines.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum LaunchOrder {
+        /// Any order: `NCCL_LAUNCH_ORDER_IMPLICIT=0`, the default of NCCL.
+        #[default]
+        Explicit = "launch-order-explicit",
+        /// The issue order: `NCCL_LAUNCH_ORDER_IMPLICIT=1`.
+        Implicit = "launch-order-implicit",
     }
 }
 

@@ -13,28 +13,20 @@ use rustc_hash::FxHashMap;
 use super::World;
 use crate::{Backend, Communicator, CommunicatorNo, InstKind, PairOf, Plan};
 
-/// The communicator of sends and receives that are in no group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum P2pQueues {
-    /// That of all ranks, or of the team of a SendRecv: nvFuser, PyTorch with eager initialization, hir-run.
-    #[default]
-    Communicator,
-    /// One for each pair of ranks of a process group: PyTorch without eager initialization.
-    Pair,
+grammar::named_enum! {
+    /// The communicator of sends and receives that are in no group.
+    /// The names are those of command lines.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum P2pQueues {
+        /// That of all ranks, or of the team of a SendRecv: nvFuser, PyTorch with eager initialization, hir-run.
+        #[default]
+        Communicator = "communicator",
+        /// One for each pair of ranks of a process group: PyTorch without eager initialization.
+        Pair = "pair",
+    }
 }
 
 impl P2pQueues {
-    /// All values.
-    pub const ALL: [Self; 2] = [Self::Communicator, Self::Pair];
-
-    /// Returns the name, as command lines contain it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Communicator => "communicator",
-            Self::Pair => "pair",
-        }
-    }
-
     /// Returns the note of a finding that needs it, unless it is the default.
     pub fn note(self) -> Option<&'static str> {
         match self {

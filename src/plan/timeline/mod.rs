@@ -143,17 +143,19 @@ pub struct Slice {
     pub is_crowded: bool,
 }
 
-/// A kind of slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SliceKind {
-    /// Arithmetic.
-    Compute,
-    /// Moves data within a rank's memory.
-    DataMovement,
-    /// Moves data between ranks.
-    Communication,
-    /// Waits.
-    Wait,
+grammar::named_enum! {
+    /// A kind of slice.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum SliceKind {
+        /// Arithmetic.
+        Compute = "compute",
+        /// Moves data within a rank's memory.
+        DataMovement = "memory",
+        /// Moves data between ranks.
+        Communication = "communication",
+        /// Waits.
+        Wait = "wait",
+    }
 }
 
 impl Timeline {
@@ -250,18 +252,6 @@ impl Timeline {
 
 /// The number of labels that say what a row does.
 const MAX_CARRIED: usize = 2;
-
-impl SliceKind {
-    /// Returns the kind in a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Compute => "compute",
-            Self::DataMovement => "memory",
-            Self::Communication => "communication",
-            Self::Wait => "wait",
-        }
-    }
-}
 
 impl Slice {
     /// Returns the label with the line and the iteration: `gemm (line 14, i=3)`.

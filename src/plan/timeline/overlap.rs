@@ -49,40 +49,26 @@ pub struct WaitSummary {
     pub cause: WaitCause,
 }
 
-/// What holds work up for which a line waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitCause {
-    /// Other work whose result it needs, or that is ordered before it.
-    Dependency,
-    /// Work before it on its stream, or on the stream that posts it.
-    StreamOrder,
-    /// A communication before it in the queue of its communicator.
-    QueueOrder,
-    /// Another rank, which begins it later.
-    Peer,
-    /// A kernel, which occupies the multiprocessors.
-    Multiprocessors,
-    /// Nothing: a copy engine takes this long.
-    CopyEngine,
-    /// Nothing: the communication takes this long.
-    Link,
-    /// Nothing on the GPU: the host issued it late.
-    Host,
-}
-
-impl WaitCause {
-    /// Returns the cause in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dependency => "dependency",
-            Self::StreamOrder => "stream order",
-            Self::QueueOrder => "queue order",
-            Self::Peer => "peer",
-            Self::Multiprocessors => "multiprocessors",
-            Self::CopyEngine => "copy engine",
-            Self::Link => "link",
-            Self::Host => "host",
-        }
+grammar::named_enum! {
+    /// What holds work up for which a line waits.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum WaitCause {
+        /// Other work whose result it needs, or that is ordered before it.
+        Dependency = "dependency",
+        /// Work before it on its stream, or on the stream that posts it.
+        StreamOrder = "stream order",
+        /// A communication before it in the queue of its communicator.
+        QueueOrder = "queue order",
+        /// Another rank, which begins it later.
+        Peer = "peer",
+        /// A kernel, which occupies the multiprocessors.
+        Multiprocessors = "multiprocessors",
+        /// Nothing: a copy engine takes this long.
+        CopyEngine = "copy engine",
+        /// Nothing: the communication takes this long.
+        Link = "link",
+        /// Nothing on the GPU: the host issued it late.
+        Host = "host",
     }
 }
 

@@ -40,25 +40,17 @@ impl Work {
     }
 }
 
-/// How a communication competes with kernels that compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Contention {
-    /// A copy engine: for the bandwidth of memory.
-    Copy,
-    /// A kernel over peer memory: for multiprocessors, too.
-    Kernel,
-    /// A kernel of NCCL, whose blocks need most of a multiprocessor: it begins when the kernel that runs ends.
-    Nccl,
-}
-
-impl Contention {
-    /// Returns the name in the file of a machine.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Kernel => "kernel",
-            Self::Nccl => "nccl",
-        }
+grammar::named_enum! {
+    /// How a communication competes with kernels that compute.
+    /// The names are those in the file of a machine.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Contention {
+        /// A copy engine: for the bandwidth of memory.
+        Copy = "copy",
+        /// A kernel over peer memory: for multiprocessors, too.
+        Kernel = "kernel",
+        /// A kernel of NCCL, whose blocks need most of a multiprocessor: it begins when the kernel that runs ends.
+        Nccl = "nccl",
     }
 }
 

@@ -67,54 +67,36 @@ pub const NCCL_TABLES: [CommunicationType; 4] = [
 /// The collective whose times stand for those of all communications of NCCL that have no times of their own.
 pub const NCCL_TRANSFER: CommunicationType = CommunicationType::AllToAll;
 
-/// A group of kinds: what `hir calibrate` measures with one kind of program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkClass {
-    /// `WorkKind::Product`.
-    Product,
-    /// `WorkKind::Attention`.
-    Attention,
-    /// `WorkKind::Elementwise`.
-    Elementwise,
-    /// `WorkKind::Reduction`.
-    Reduction,
-    /// `WorkKind::Copy`.
-    Copy,
-    /// `WorkKind::Get`.
-    Get,
-    /// `WorkKind::Put`.
-    Put,
-    /// `WorkKind::Kernel`.
-    Kernel,
-    /// `WorkKind::Nccl`.
-    Nccl,
+grammar::named_enum! {
+    /// A group of kinds: what `hir calibrate` measures with one kind of program.
+    /// The names of its tables begin with its name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum WorkClass {
+        /// `WorkKind::Product`.
+        Product = "product",
+        /// `WorkKind::Attention`.
+        Attention = "sdpa",
+        /// `WorkKind::Elementwise`.
+        Elementwise = "elementwise",
+        /// `WorkKind::Reduction`.
+        Reduction = "reduction",
+        /// `WorkKind::Copy`.
+        Copy = "copy",
+        /// `WorkKind::Get`.
+        Get = "get",
+        /// `WorkKind::Put`.
+        Put = "put",
+        /// `WorkKind::Kernel`.
+        Kernel = "kernel",
+        /// `WorkKind::Nccl`.
+        Nccl = "nccl",
+    }
 }
 
 impl WorkClass {
-    /// Returns the word with which the names of its tables begin.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Product => "product",
-            Self::Attention => "sdpa",
-            Self::Elementwise => "elementwise",
-            Self::Reduction => "reduction",
-            Self::Copy => "copy",
-            Self::Get => "get",
-            Self::Put => "put",
-            Self::Kernel => "kernel",
-            Self::Nccl => "nccl",
-        }
-    }
-
     /// Returns whether a table of this name contains work of the class.
     pub fn has_table(self, name: &str) -> bool {
-        name.split(' ').next() == Some(self.word())
-    }
-}
-
-impl fmt::Display for WorkClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        name.split(' ').next() == Some(self.name())
     }
 }
 

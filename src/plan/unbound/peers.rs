@@ -20,9 +20,7 @@ pub(super) fn partners(program: &Program, unknown: &HashSet<SymbolId>) -> FxHash
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => sides(it, &mut own_sends, &mut own_recvs),
-                Stmt::For(it) => blocks.push(it.body),
-                Stmt::If(it) => blocks.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
-                Stmt::Let(..) => (),
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => blocks.extend(program.inner_blocks(*stmt)),
             }
         }
         let paired = own_sends.len().min(own_recvs.len());

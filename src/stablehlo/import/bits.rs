@@ -18,22 +18,22 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Shifts the bits to the right, and zeros in.
     pub(super) fn shift_right_logical(&mut self, a: Value, b: Value) -> Imported<Value> {
-        let dtype = a.dtype();
-        let Some(unsigned) = unsigned(dtype) else {
-            return Err(self.unsupported("a shift of these elements"));
-        };
-        let (a, b) = (self.bits(a, unsigned)?, self.bits(b, unsigned)?);
-        let shifted = self.folded_or_mapped(Op::Shr, a, b, unsigned)?;
-        self.bits(shifted, dtype)
+        let unsigned = unsigned(a.dtype()).ok_or_else(|| self.unsupported("a shift of these elements"))?;
+        self.shift_right_as(unsigned, a, b)
     }
 
     /// Shifts the bits to the right, and copies of the highest one in, whatever the sign of the type.
     pub(super) fn shift_right_arithmetic(&mut self, a: Value, b: Value) -> Imported<Value> {
+        let signed = signed(a.dtype()).unwrap_or(a.dtype());
+        self.shift_right_as(signed, a, b)
+    }
+
+    /// Shifts the bits to the right as those of a type of the same size.
+    fn shift_right_as(&mut self, shifted: DType, a: Value, b: Value) -> Imported<Value> {
         let dtype = a.dtype();
-        let signed = signed(dtype).unwrap_or(dtype);
-        let (a, b) = (self.bits(a, signed)?, self.bits(b, signed)?);
-        let shifted = self.folded_or_mapped(Op::Shr, a, b, signed)?;
-        self.bits(shifted, dtype)
+        let (a, b) = (self.bits(a, shifted)?, self.bits(b, shifted)?);
+        let result = self.folded_or_mapped(Op::Shr, a, b, shifted)?;
+        self.bits(result, dtype)
     }
 
     /// Returns the next number of 16 bits towards another one. As integers, the bits of floats of one sign are ordered by their sizes.
@@ -170,23 +170,20 @@ impl<'m, 's> Importer<'m, 's> {
     }
 }
 
-/// Returns the unsigned type of the size of an integer type.
+/// The signed and the unsigned integer type of each size.
+const INTEGERS: [[DType; 2]; 4] = [
+    [DType::Int8, DType::UInt8],
+    [DType::Int16, DType::UInt16],
+    [DType::Int32, DType::UInt32],
+    [DType::Int64, DType::UInt64],
+];
+
+/// Returns the signed type of the size of an integer type.
 fn signed(dtype: DType) -> Option<DType> {
-    Some(match dtype {
-        DType::Int8 | DType::UInt8 => DType::Int8,
-        DType::Int16 | DType::UInt16 => DType::Int16,
-        DType::Int32 | DType::UInt32 => DType::Int32,
-        DType::Int64 | DType::UInt64 => DType::Int64,
-        _ => return None,
-    })
+    INTEGERS.iter().find(|it| it.contains(&dtype)).map(|it| it[0])
 }
 
+/// Returns the unsigned type of the size of an integer type.
 fn unsigned(dtype: DType) -> Option<DType> {
-    Some(match dtype {
-        DType::Int8 | DType::UInt8 => DType::UInt8,
-        DType::Int16 | DType::UInt16 => DType::UInt16,
-        DType::Int32 | DType::UInt32 => DType::UInt32,
-        DType::Int64 | DType::UInt64 => DType::UInt64,
-        _ => return None,
-    })
+    INTEGERS.iter().find(|it| it.contains(&dtype)).map(|it| it[1])
 }

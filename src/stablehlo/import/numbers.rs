@@ -4,29 +4,12 @@ use grammar::{dtype::DType, ops::Op};
 
 use crate::value::Scalar;
 
-/// Returns the least and the largest number of an integer type; `None` for others.
-pub(super) fn limits(dtype: DType) -> Option<(i128, i128)> {
-    let signed = |bits: u32| (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1);
-    let unsigned = |bits: u32| (0, (1i128 << bits) - 1);
-    Some(match dtype {
-        DType::Int8 => signed(8),
-        DType::Int16 => signed(16),
-        DType::Int32 => signed(32),
-        DType::Int64 => signed(64),
-        DType::UInt8 => unsigned(8),
-        DType::UInt16 => unsigned(16),
-        DType::UInt32 => unsigned(32),
-        DType::UInt64 => unsigned(64),
-        _ => return None,
-    })
-}
-
 /// Returns an integer or a boolean that a module states. MLIR's `i8` is without sign: 200 and -56 are the same element.
 pub(super) fn integer(value: i128, dtype: DType) -> Option<Scalar> {
     if dtype == DType::Bool {
         return (-1..=1).contains(&value).then_some(Scalar::Bool(value != 0));
     }
-    let (least, largest) = limits(dtype)?;
+    let (least, largest) = dtype.integer_range()?;
     let count = largest - least + 1;
     if !(least..count).contains(&value) {
         return None;
@@ -37,7 +20,8 @@ pub(super) fn integer(value: i128, dtype: DType) -> Option<Scalar> {
 /// Returns whether a type has all numbers of a range, and the host, too, which computes with `i64`.
 pub(super) fn fits((low, high): (i128, i128), dtype: DType) -> bool {
     let host = i128::from(i64::MIN)..=i128::from(i64::MAX);
-    let has = |it: i128| limits(dtype).is_some_and(|(least, largest)| (least..=largest).contains(&it));
+    let has =
+        |it: i128| dtype.integer_range().is_some_and(|(least, largest)| (least..=largest).contains(&it));
     [low, high].iter().all(|it| has(*it) && host.contains(it))
 }
 

@@ -215,25 +215,10 @@ impl<'m, 's> Importer<'m, 's> {
 
 /// Returns the least integer of a type. As everywhere, an unsigned number of 64 bits has the bits of this one.
 fn least(dtype: DType) -> i64 {
-    match dtype {
-        DType::Int8 => i64::from(i8::MIN),
-        DType::Int16 => i64::from(i16::MIN),
-        DType::Int32 => i64::from(i32::MIN),
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => 0,
-        _ => i64::MIN,
-    }
+    dtype.integer_range().map_or(i64::MIN, |it| it.0 as i64)
 }
 
 /// Returns the greatest integer of a type.
 pub(super) fn greatest(dtype: DType) -> i64 {
-    match dtype {
-        DType::Int8 => i64::from(i8::MAX),
-        DType::Int16 => i64::from(i16::MAX),
-        DType::Int32 => i64::from(i32::MAX),
-        DType::UInt8 => i64::from(u8::MAX),
-        DType::UInt16 => i64::from(u16::MAX),
-        DType::UInt32 => i64::from(u32::MAX),
-        DType::UInt64 => -1,
-        _ => i64::MAX,
-    }
+    dtype.integer_range().map_or(i64::MAX, |it| it.1 as i64)
 }

@@ -101,19 +101,7 @@ impl<'s> Parser<'s, '_> {
             }
             _ => return Err(self.error("an operation")),
         };
-        let mut op = Operation {
-            name,
-            span: start,
-            results,
-            operands: Vec::new(),
-            attributes: Vec::new(),
-            positional: Vec::new(),
-            regions: Vec::new(),
-            operand_types: Vec::new(),
-            has_function_type: false,
-            result_types: Vec::new(),
-            result_attributes: Vec::new(),
-        };
+        let mut op = Operation { name, span: start, results, ..Operation::default() };
         if name == "func.func" && self.peek() != Some(TokenKind::OpenRound) {
             self.function(&mut op)?;
         } else {

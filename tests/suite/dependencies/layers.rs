@@ -31,7 +31,8 @@ pub const LAYERS: &[(&str, &[Layer])] = &[
 ];
 
 const GRAMMAR: &[Layer] = &[
-    ("arena codes dtype invalid_option numbering scalar_op shell_word words", &[]),
+    ("named", &[]),
+    ("arena codes dtype invalid_option numbering scalar_op shell_word words", BEFORE),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["invalid_option", "words"]),

@@ -279,11 +279,11 @@ impl Body<'_> {
     fn statements(&self) -> Vec<StmtId> {
         let mut found = Vec::new();
         let Some(body) = self.program.body else { return found };
-        self.program.walk(body, &mut |it| {
+        for it in self.program.stmts_in(body) {
             if matches!(self.program.stmts[it], Stmt::Op(_)) {
                 found.push(it);
             }
-        });
+        }
         found
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use grammar::Named;
 use hir_check::{Checks, Finding, SequencedProgram, order_of_sequence};
 use hir_plan::sync::LaunchOrder;
 
@@ -56,7 +57,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let text = text(&program);
     let world = plans_of(&text, RANKS)?;
     let is_fault = |it: &Finding| matches!(it, Finding::Deadlock(_) | Finding::CommunicatorOrder(_));
-    let models = LaunchOrder::ALL.into_iter().flat_map(|nccl| [(nccl, 1), (nccl, RUNS)]);
+    let models = LaunchOrder::ALL.iter().flat_map(|&nccl| [(nccl, 1), (nccl, RUNS)]);
     let each = models.map(|(nccl, runs)| {
         let repeat = runs > 1;
         let checks = Checks { race: false, memory: false, repeat, nccl, ..Checks::ALL_FAULTS };

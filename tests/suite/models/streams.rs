@@ -5,6 +5,7 @@ use std::{
     fmt::Write as _,
 };
 
+use grammar::Named;
 use hir_check::{Checks, Finding, OrderingModel, StorageModel};
 
 use super::{Verdict, plans_of, same_verdict};
@@ -73,8 +74,8 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
     let mut verdicts = Vec::new();
     let race = Checks { race: true, comm: false, memory: false, ..Checks::ALL_FAULTS };
-    let models = StorageModel::ALL.map(|it| (OrderingModel::Nccl, it));
-    for (model, storage) in models.into_iter().chain([(OrderingModel::Hir, StorageModel::PyTorch)]) {
+    let models = StorageModel::ALL.iter().map(|&it| (OrderingModel::Nccl, it));
+    for (model, storage) in models.chain([(OrderingModel::Hir, StorageModel::PyTorch)]) {
         let (statements, orders) = if storage == StorageModel::PyTorchCudaAsync {
             (&late, &late_orders)
         } else {

@@ -9,6 +9,7 @@
 mod graph;
 mod hosts;
 
+use grammar::Named;
 use hir_check::{Checks, Finding, OrderingModel, StorageModel};
 use hir_plan::sync::{LaunchOrder, P2pQueues};
 
@@ -51,11 +52,11 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let text = text(&program);
     let world = plans_of(&text, program.kernels.ranks)?;
     let mut verdicts = Vec::new();
-    for p2p in P2pQueues::ALL {
+    for &p2p in P2pQueues::ALL {
         let checks = Checks { race: false, memory: false, p2p: Some(p2p), ..Checks::ALL_FAULTS };
         let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_) | Finding::CommunicatorOrder(_));
         let (hosts, partners) = (stuck_hosts(&program, p2p), partners(&program.kernels, p2p));
-        for nccl in LaunchOrder::ALL {
+        for &nccl in LaunchOrder::ALL {
             for runs in [1, RANKS].into_iter().filter(|it| *it == 1 || nccl == LaunchOrder::Explicit) {
                 let expected = hosts.clone().or_else(|| stuck((&program, runs), p2p, nccl, &partners));
                 let joint = || stuck((&program, runs), p2p, nccl, &as_one_operation(&partners));

@@ -1,7 +1,6 @@
 //! Inserts an ALLOCATE for each tensor that statements write and nothing allocates.
 
 use grammar::{
-    for_each_tensor_use,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
@@ -20,15 +19,8 @@ use crate::analysis::{
 
 /// Returns the names that a statement writes.
 fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
-    let mut written = Vec::new();
-    if let Stmt::Op(it) = &program.stmts[stmt] {
-        for_each_tensor_use(program, it, &mut |tensor, mode| {
-            if mode == AccessMode::Write {
-                written.push(tensor);
-            }
-        });
-    }
-    written
+    let uses = program.op(stmt).into_iter().flat_map(|it| it.tensor_uses(program));
+    uses.filter(|it| it.1 == AccessMode::Write).map(|it| it.0).collect()
 }
 
 /// Inserts an ALLOCATE before the first use of each written name that has no storage.

@@ -80,10 +80,8 @@ pub(super) fn keeps_handle(
     tensor: TensorId,
     users: &Users,
 ) -> bool {
-    let allocates = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) => it.op == Op::AllocateOnce && it.out_tensor() == Some(tensor),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    };
+    let is_it = |it: &OpStmt| it.op == Op::AllocateOnce && it.out_tensor() == Some(tensor);
+    let allocates = |stmt: &StmtId| program.op(*stmt).is_some_and(is_it);
     let mentions = || places.uses.get(&tensor).into_iter().flatten();
     users.shares_handle && (!uses.bound.contains(&tensor) || mentions().any(allocates))
 }

@@ -4,7 +4,7 @@
 //! The users of a name are summarized, so that a chain of views costs as much as its names.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{Program, Stmt, StmtId, TensorId},
     ops::OpClass,
 };
@@ -95,11 +95,9 @@ impl StorageUsers {
         let mut added: FxHashSet<(u32, TensorId)> = FxHashSet::default();
         for_each_posted_communication(program, &mut |number, it| {
             let Some(waits) = waits.get(&number) else { return };
-            for_each_tensor_use(program, it, &mut |tensor, _| {
-                if added.insert((number, tensor)) {
-                    own.entry(tensor).or_default().add(waits);
-                }
-            });
+            for tensor in it.mentions(program).filter(|it| added.insert((number, *it))) {
+                own.entry(tensor).or_default().add(waits);
+            }
         });
         own.values_mut().for_each(|users| users.names = 1);
         let views = views(program, places, uses);
@@ -138,11 +136,9 @@ fn views(
             |out: TensorId| effect == OpClass::Compute && !uses.bound.contains(&out) && may_become_view(it);
         let is_view = matches!(effect, OpClass::View | OpClass::Allocate);
         if let Some(out) = it.out_tensor().filter(|out| is_view || unbound(*out)) {
-            for_each_tensor_use(program, it, &mut |base, _| {
-                if base != out {
-                    views.entry(base).or_default().insert(out);
-                }
-            });
+            for base in it.mentions(program).filter(|base| *base != out) {
+                views.entry(base).or_default().insert(out);
+            }
         }
     }
     views

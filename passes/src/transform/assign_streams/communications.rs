@@ -41,7 +41,7 @@ use grammar::{
     span::Span,
     words::Backend,
 };
-use hir_ir::{blocks::any_stmt, build};
+use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
@@ -81,14 +81,9 @@ pub(super) fn move_to_shared_stream(
     streams: IterationStreams,
     order: &mut SharedStreamOrder,
 ) -> Vec<StmtId> {
-    let mut allocated = FxHashSet::default();
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt]
-            && it.op.def().class == OpClass::Allocate
-        {
-            allocated.extend(it.out_tensor().map(|out| storage.alias_class(out)));
-        }
-    });
+    let allocates = program.ops_in(body).filter(|(_, it)| it.op.def().class == OpClass::Allocate);
+    let outs = allocates.filter_map(|(_, it)| it.out_tensor());
+    let allocated: FxHashSet<TensorId> = outs.map(|out| storage.alias_class(out)).collect();
     let mut uses = EarlierUses { storage, by_first: FxHashMap::default() };
     uses.block(program, body, &mut allocated.clone());
     let mut mover = Mover { storage, streams, used_earlier: uses.by_first, used_later: allocated, order };
@@ -103,9 +98,7 @@ pub(super) fn can_leave_communications(
     body: BlockId,
 ) -> bool {
     let order = order_if_moved(program, storage, body);
-    let mut communicates = false;
-    program.walk(body, &mut |stmt| communicates |= part_of(program, stmt) == Part::Post);
-    communicates && !order.inside
+    !order.inside && program.stmts_in(body).any(|stmt| part_of(program, stmt) == Part::Post)
 }
 
 /// Returns whether all communications of NCCL of an iteration can be on the shared stream. Adds statements to the program that no block
@@ -198,23 +191,17 @@ fn part_of(program: &Program, stmt: StmtId) -> Part {
 
 /// Returns whether a statement posts a communication of NCCL.
 fn occupies_communicator(program: &Program, stmt: StmtId) -> bool {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => match it.op.def().class {
-            OpClass::Communicate => is_of_nccl(it),
-            class => class == OpClass::Coalescing,
-        },
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    }
+    program.op(stmt).is_some_and(|it| match it.op.def().class {
+        OpClass::Communicate => is_of_nccl(it),
+        class => class == OpClass::Coalescing,
+    })
 }
 
 /// Returns whether a statement posts a communication that the current stream executes.
 fn runs_on_its_stream(program: &Program, stmt: StmtId) -> bool {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => {
-            it.op.def().class == OpClass::Communicate && it.get(attr::BACKEND) == Some(Backend::Cuda)
-        }
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    }
+    program.op(stmt).is_some_and(|it| {
+        it.op.def().class == OpClass::Communicate && it.get(attr::BACKEND) == Some(Backend::Cuda)
+    })
 }
 
 impl Mover<'_> {
@@ -256,8 +243,8 @@ impl Mover<'_> {
             Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
                 // An inner loop stays on the iteration's stream, and so do its communications.
                 let communicates = |it| part_of(program, it) != Part::Other;
-                self.order.inside |= any_stmt(program, stmt, &communicates);
-                self.order.stays |= any_stmt(program, stmt, &|it| occupies_communicator(program, it));
+                self.order.inside |= program.stmts_at(stmt).any(communicates);
+                self.order.stays |= program.stmts_at(stmt).any(|it| occupies_communicator(program, it));
                 self.used_later.extend(accesses(program, self.storage, &[stmt]));
                 stmt
             }

@@ -1,14 +1,11 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{ExprId, For, If, InfixOp, Operand, Program, Stmt, StmtId, StreamId},
+    ir::{ExprId, For, If, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, StreamId},
     ops::{Op, OpClass},
     span::Span,
 };
-use hir_ir::{
-    blocks::any_stmt,
-    build::{self, IrBuilder},
-};
+use hir_ir::build::{self, IrBuilder};
 
 use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream, set, synchronize};
 use crate::analysis::memory_effects::MemoryEffects;
@@ -169,15 +166,11 @@ fn add_for_each_stream(
 
 /// Returns the index after the last statement that communicates and the Waits that follow it.
 fn behind_communications(program: &Program, stmts: &[StmtId]) -> Option<usize> {
-    let posts = |stmt: StmtId| match &program.stmts[stmt] {
-        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    };
-    let communicates = |stmt: &StmtId| any_stmt(program, *stmt, &posts);
-    let last = stmts.iter().rposition(communicates)?;
-    let waits = stmts[last + 1..].iter().take_while(
-        |stmt| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.op.def().class == OpClass::Wait),
-    );
+    let posts =
+        |(_, it): (StmtId, &OpStmt)| matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing);
+    let last = stmts.iter().rposition(|stmt| program.ops_at(*stmt).any(posts))?;
+    let is_wait = |it: &OpStmt| it.op.def().class == OpClass::Wait;
+    let waits = stmts[last + 1..].iter().take_while(|stmt| program.op(**stmt).is_some_and(is_wait));
     Some(last + 1 + waits.count())
 }
 

@@ -5,7 +5,7 @@
 //! stands for its whole base tensor.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{For, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass, TypeRule},
 };
@@ -36,14 +36,13 @@ impl ViewDefs {
         let bound = bindings::analyze_bindings(program).already_bound;
         let mut views: FxHashMap<TensorId, Option<StmtId>> = FxHashMap::default();
         let Some(body) = program.body else { return Self(views) };
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt]
-                && let Some(out) = it.out_tensor()
+        for (stmt, it) in program.ops_in(body) {
+            if let Some(out) = it.out_tensor()
                 && (it.op.def().class == OpClass::View || is_slice_or_copy(it) && !bound.contains(&stmt))
             {
                 views.entry(out).and_modify(|it| *it = None).or_insert(Some(stmt));
             }
-        });
+        }
         Self(views)
     }
 
@@ -70,20 +69,19 @@ impl Footprint {
     /// Collects the accesses of a loop.
     pub(super) fn of(program: &Program, storage: &MemoryEffects, views: &ViewDefs, it: &For) -> Self {
         let mut accesses = Vec::new();
-        program.walk(it.body, &mut |stmt| {
-            let Stmt::Op(op) = &program.stmts[stmt] else { return };
+        for (stmt, op) in program.ops_in(it.body) {
             let binds = op.out_tensor().filter(|out| views.0.get(out) == Some(&Some(stmt)));
-            for_each_tensor_use(program, op, &mut |tensor, mode| {
+            for (tensor, mode) in op.tensor_uses(program) {
                 let written = match mode {
                     AccessMode::Read => false,
                     AccessMode::Write | AccessMode::Transfer => true,
-                    AccessMode::Bind | AccessMode::NoAccess => return,
+                    AccessMode::Bind | AccessMode::NoAccess => continue,
                 };
                 if binds != Some(tensor) {
                     accesses.push((storage.alias_class(tensor), views.region(program, tensor), written));
                 }
-            });
-        });
+            }
+        }
         Self { accesses }
     }
 

@@ -30,7 +30,7 @@ impl AxisUsers {
         }
         let Some(body) = program.body else { return found };
         let mut position = 0;
-        program.walk(body, &mut |id| {
+        for id in program.stmts_in(body) {
             position += 1;
             match &program.stmts[id] {
                 Stmt::Op(it) if it.op == Op::ShardByStream => {
@@ -45,7 +45,7 @@ impl AxisUsers {
                 }
                 Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => (),
             }
-        });
+        }
         found
     }
 

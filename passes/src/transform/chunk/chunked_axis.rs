@@ -110,17 +110,14 @@ impl ChunkedAxis {
     pub(super) fn whole_tensors(&self, program: &Program) -> FxHashSet<TensorId> {
         let mut whole: FxHashSet<TensorId> =
             Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
-        if let Some(body) = program.body {
-            program.walk(body, &mut |stmt| match (&program.stmts[stmt], self.stmts.get(&stmt)) {
-                (_, Some(cut)) => {
+        for (stmt, it) in program.ops() {
+            match self.stmts.get(&stmt) {
+                Some(cut) => {
                     let needed = cut.operands.iter().filter(|(_, dim)| dim.is_none());
                     whole.extend(needed.map(|(arg, _)| *arg));
                 }
-                (Stmt::Op(it), None) => {
-                    grammar::for_each_tensor_use(program, it, &mut |tensor, _| _ = whole.insert(tensor));
-                }
-                (Stmt::Let(..) | Stmt::For(_) | Stmt::If(_), None) => (),
-            });
+                None => whole.extend(it.mentions(program)),
+            }
         }
         whole
     }
@@ -197,13 +194,12 @@ impl Obstacle {
 /// one that could be chunked if it stored its result elsewhere, else the first one that cannot be chunked, else the first
 /// view through which a statement writes the tensor.
 pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
-    let uses = |stmt: &&StmtId| match &program.stmts[**stmt] {
-        // Storage is allocated as a whole in any case.
-        Stmt::Op(it) if it.op.def().class == OpClass::Allocate => false,
-        Stmt::Op(it) => it.out_tensor() == Some(tensor) || it.tensor_operands().contains(&tensor),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    // Storage is allocated as a whole in any case.
+    let uses = |it: &OpStmt| {
+        it.op.def().class != OpClass::Allocate
+            && (it.out_tensor() == Some(tensor) || it.tensor_operands().contains(&tensor))
     };
-    let stmts = || program.body().iter().filter(uses);
+    let stmts = || program.body().iter().filter(|it| program.op(**it).is_some_and(uses));
     let storage = StorageObstacles::of(program);
     let shared =
         stmts().find_map(|stmt| Some((*stmt, storage_obstacle(program, &storage, *stmt, (tensor, dim))?)));

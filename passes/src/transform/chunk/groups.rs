@@ -7,7 +7,7 @@
 use std::mem;
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op},
     span::Span,
@@ -126,15 +126,16 @@ impl<'p> GroupWriter<'p> {
         self.out.push(stmt);
         let program = &*self.program;
         let names = &mut self.names;
-        program.walk_stmt(stmt, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-                AccessMode::Write | AccessMode::Bind | AccessMode::Transfer | AccessMode::NoAccess => {
-                    _ = names.remove(&tensor)
+        for (_, it) in program.ops_at(stmt) {
+            for (tensor, mode) in it.tensor_uses(program) {
+                match mode {
+                    AccessMode::Write | AccessMode::Bind | AccessMode::Transfer | AccessMode::NoAccess => {
+                        _ = names.remove(&tensor)
+                    }
+                    AccessMode::Read => (),
                 }
-                AccessMode::Read => (),
-            });
-        });
+            }
+        }
     }
 
     /// Emits the statements of the group once for every part, and empties the group.

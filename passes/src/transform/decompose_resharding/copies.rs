@@ -5,14 +5,10 @@ use std::rc::Rc;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
-    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, OpStmt, Operand, Program, StmtId, TensorId},
     ops::{AccessMode, Op},
 };
-use hir_ir::{
-    build,
-    {blocks::inner_blocks, streams::block_sets_stream},
-};
+use hir_ir::{build, streams::block_sets_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Decomposer;
@@ -159,12 +155,9 @@ impl ReshardedCopies {
     pub(super) fn enter(&mut self, program: &Program, stmt: StmtId) {
         self.current = self.blocks.get(&stmt).map_or_else(|| Rc::from([]), Rc::clone);
         self.written.clear();
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                if mode != AccessMode::Read {
-                    self.written.extend(self.rewritten.get(&tensor));
-                }
-            });
+        let uses = program.op(stmt).into_iter().flat_map(|it| it.tensor_uses(program));
+        for (tensor, _) in uses.filter(|it| it.1 != AccessMode::Read) {
+            self.written.extend(self.rewritten.get(&tensor));
         }
         if !self.written.is_empty() {
             let is_written =
@@ -214,7 +207,7 @@ fn add_blocks(
     let shared: Rc<[BlockId]> = Rc::from(path);
     for stmt in program.block(*block) {
         found.insert(*stmt, Rc::clone(&shared));
-        for inner in inner_blocks(program, *stmt).into_iter().flatten().filter(|_| !sets_streams) {
+        for inner in program.inner_blocks(*stmt).filter(|_| !sets_streams) {
             add_blocks(program, &[path, &[inner]].concat(), sets_streams, found);
         }
     }

@@ -12,7 +12,6 @@
 use grammar::{
     DimMap, attr,
     dtype::DType,
-    for_each_tensor_use,
     ir::{BlockId, Expr, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
@@ -208,15 +207,9 @@ impl Merger<'_> {
         let sum = sums.get(&term)?;
         let is_only_here = self.read_counts.get(&term) == Some(&1) && !self.io.contains(&term);
         let goal = Sharding::of(self.program, total)?;
-        let mut mentions = 0;
-        for stmt in body {
-            let Stmt::Op(it) = &self.program.stmts[*stmt] else { continue };
-            let mut found = false;
-            for_each_tensor_use(self.program, it, &mut |tensor, _| found |= tensor == total);
-            mentions += usize::from(found);
-        }
+        let ops = body.iter().filter_map(|stmt| self.program.op(*stmt));
         let fits = is_only_here
-            && mentions == 1
+            && ops.filter(|it| it.mentions(self.program).any(|it| it == total)).count() == 1
             && self.is_aligned(&sum.to, &goal)
             && self.has_same_type(sum.partial, total);
         fits.then(|| Accumulation { add, total, sum: sum.clone() })
@@ -314,13 +307,9 @@ struct Accumulation {
 /// Counts the operands that each tensor is.
 fn read_counts(program: &Program, body: BlockId) -> FxHashMap<TensorId, usize> {
     let mut counts = FxHashMap::default();
-    program.walk(body, &mut |stmt| {
-        let Stmt::Op(it) = &program.stmts[stmt] else { return };
-        for_each_tensor_use(program, it, &mut |tensor, mode| {
-            if mode != AccessMode::Write {
-                *counts.entry(tensor).or_default() += 1;
-            }
-        });
-    });
+    let uses = program.ops_in(body).flat_map(|(_, it)| it.tensor_uses(program));
+    for (tensor, _) in uses.filter(|it| it.1 != AccessMode::Write) {
+        *counts.entry(tensor).or_default() += 1;
+    }
     counts
 }

@@ -102,16 +102,10 @@ pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp>
 
 /// Returns the least and the greatest value of an element type.
 fn range(dtype: DType) -> (f64, f64) {
-    let signed = |bits: i32| (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0);
-    match dtype {
-        DType::Bool => (0.0, 1.0),
-        DType::Int8 => signed(8),
-        DType::Int16 => signed(16),
-        DType::Int32 => signed(32),
-        DType::UInt8 => (0.0, 255.0),
-        DType::UInt16 => (0.0, 65535.0),
-        DType::UInt32 => (0.0, 4_294_967_295.0),
-        DType::UInt64 => (0.0, f64::INFINITY),
+    match (dtype, dtype.integer_range()) {
+        (DType::Bool, _) => (0.0, 1.0),
+        (DType::UInt64, _) => (0.0, f64::INFINITY),
+        (_, Some((least, greatest))) if dtype.size() < 8 => (least as f64, greatest as f64),
         _ => (f64::NEG_INFINITY, f64::INFINITY),
     }
 }

@@ -20,7 +20,7 @@
 //! each step. Rows from outside of the axis can be zeros (`pad`).
 
 use grammar::{
-    attr, count_text, for_each_tensor_use,
+    attr, count_text,
     ir::{BlockId, DeviceDim, ExprId, If, InfixOp, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
@@ -298,11 +298,7 @@ fn remove_unread(program: &mut Program, body: BlockId, stmts: &FxHashSet<StmtId>
             continue;
         }
         kept.push(stmt);
-        program.walk_stmt(stmt, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                for_each_tensor_use(program, it, &mut |tensor, _| _ = used.insert(tensor));
-            }
-        });
+        used.extend(program.ops_at(stmt).flat_map(|(_, it)| it.mentions(program)));
     }
     kept.reverse();
     program.blocks[body] = kept;

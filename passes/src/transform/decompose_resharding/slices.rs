@@ -3,8 +3,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
-    ir::{Memory, ParallelType, Program, Stmt, StmtId, TensorId},
+    ir::{Memory, ParallelType, Program, StmtId, TensorId},
 };
 use hir_ir::build;
 
@@ -31,10 +30,7 @@ impl Decomposer<'_> {
 
     /// Returns the error for a statement that needs a whole tensor in place of a slice.
     pub(super) fn slice_error(&self, stmt: StmtId) -> Diagnostic {
-        let name = match &self.program.stmts[stmt] {
-            Stmt::Op(it) => it.op.name(),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => "the statement",
-        };
+        let name = self.program.op(stmt).map_or("the statement", |it| it.op.name());
         let message =
             format!("`{name}` reshards, but it works on one stream's slice where the whole tensor is needed");
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
@@ -50,8 +46,5 @@ pub(super) fn is_slice(program: &Program, tensor: TensorId) -> bool {
 
 /// Returns whether an operand or result of a statement is one stream's slice.
 pub(super) fn mentions_slice(program: &Program, stmt: StmtId) -> bool {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return false };
-    let mut found = false;
-    for_each_tensor_use(program, it, &mut |tensor, _| found |= is_slice(program, tensor));
-    found
+    program.op(stmt).is_some_and(|it| it.mentions(program).any(|it| is_slice(program, it)))
 }

@@ -3,14 +3,10 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
     ir::{BlockId, Expr, ExprId, For, InfixOp, Program, Stmt, StmtId, Stream, StreamId},
     ops::{Op, OpClass},
 };
-use hir_ir::{
-    blocks::any_stmt,
-    streams::{sets_stream, stream_set_by},
-};
+use hir_ir::streams::{sets_stream, stream_set_by};
 
 use super::LoopBuffer;
 use crate::analysis::wait_order::awaited_work;
@@ -43,8 +39,7 @@ pub(super) fn check_in_order(
         let why = "the iteration that posts this communication does not wait for it";
         double_buffer_error(program, it, buffer, stmt, why)
     })?;
-    let mut choices = 0;
-    program.walk(it.body, &mut |stmt| choices += usize::from(stream_set_by(program, stmt).is_some()));
+    let choices = program.stmts_in(it.body).filter(|it| stream_set_by(program, *it).is_some()).count();
     if choices == 0 {
         return Ok(());
     }
@@ -89,15 +84,8 @@ fn double_buffer_error(
 /// Returns a ShareMemHandles that lists the buffer. Its handle is exchanged once; several buffers would need
 /// one exchange each, on both sides in the same iterations.
 fn sharing_stmt(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Option<StmtId> {
-    let mut found = None;
-    program.walk(block, &mut |stmt| {
-        let shares =
-            matches!(&program.stmts[stmt], Stmt::Op(op) if op.op.def().class == OpClass::ShareHandles);
-        if shares && mentions_buffer(program, stmt, buffer) {
-            found = found.or(Some(stmt));
-        }
-    });
-    found
+    let mut shares = program.ops_in(block).filter(|(_, op)| op.op.def().class == OpClass::ShareHandles);
+    shares.find(|(stmt, _)| mentions_buffer(program, *stmt, buffer)).map(|it| it.0)
 }
 
 /// Checks that a Wait in the same block follows every communication of the buffer. Returns the first
@@ -148,13 +136,7 @@ fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result
 
 /// Returns whether a statement, or one inside it, mentions the buffer.
 pub(super) fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuffer) -> bool {
-    any_stmt(program, stmt, &|stmt| {
-        let mut found = false;
-        if let Stmt::Op(op) = &program.stmts[stmt] {
-            for_each_tensor_use(program, op, &mut |tensor, _| found |= tensor == buffer.tensor);
-        }
-        found
-    })
+    program.ops_at(stmt).flat_map(|(_, op)| op.mentions(program)).any(|it| it == buffer.tensor)
 }
 
 /// Returns the number of iterations after which a stream recurs; 1 for a stream that does not change.

@@ -7,7 +7,7 @@
 //! by exactly the post before it, in loops too.
 
 use grammar::ir::{BlockId, Program, StmtId, TensorId};
-use hir_ir::blocks::{inner_blocks, nested_blocks};
+use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
@@ -144,7 +144,7 @@ impl Waits {
     fn place(&mut self, program: &Program, body: BlockId) {
         for outermost in program.block(body) {
             let start = self.at.len();
-            program.walk_stmt(*outermost, &mut |stmt| {
+            for stmt in program.stmts_at(*outermost) {
                 let at = self.at.len();
                 self.at.insert(stmt, at);
                 let awaited = awaited_work(program, stmt);
@@ -154,7 +154,7 @@ impl Waits {
                     let end = if is_last { at } else { usize::MAX };
                     self.pending.entry(number).or_insert((start, end)).1 = end;
                 }
-            });
+            }
         }
     }
 
@@ -163,7 +163,7 @@ impl Waits {
         let mut open: FxHashMap<u32, StmtId> = FxHashMap::default();
         let mut named = FxHashSet::default();
         for stmt in program.block(block) {
-            for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+            for inner in program.inner_blocks(*stmt) {
                 let inner = self.pair(program, inner);
                 self.unpaired.extend(inner.iter().filter(|it| open.contains_key(*it)));
                 named.extend(inner);

@@ -6,10 +6,7 @@
 
 use std::rc::Rc;
 
-use grammar::{
-    for_each_tensor_use,
-    ir::{Program, Stmt, StmtId, TensorId},
-};
+use grammar::ir::{Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -301,20 +298,10 @@ impl Search<'_> {
 
 /// Returns the tensors that matrix products read and write.
 fn tensors_of_products(program: &Program) -> FxHashSet<TensorId> {
-    let mut found = FxHashSet::default();
-    for stmt in program.body() {
-        if let Stmt::Op(it) = &program.stmts[*stmt]
-            && it.rule().is_matrix_product()
-        {
-            for_each_tensor_use(program, it, &mut |tensor, _| _ = found.insert(tensor));
-        }
-    }
-    found
+    let ops = program.body().iter().filter_map(|stmt| program.op(*stmt));
+    ops.filter(|it| it.rule().is_matrix_product()).flat_map(|it| it.mentions(program)).collect()
 }
 
 fn mentions(program: &Program, stmt: StmtId, tensors: &FxHashSet<TensorId>) -> bool {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return false };
-    let mut found = false;
-    for_each_tensor_use(program, it, &mut |tensor, _| found |= tensors.contains(&tensor));
-    found
+    program.op(stmt).is_some_and(|it| it.mentions(program).any(|it| tensors.contains(&it)))
 }

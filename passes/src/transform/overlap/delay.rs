@@ -19,7 +19,7 @@ use grammar::{
     ir::{OpStmt, Program, Stmt, StmtId},
     ops::TypeRule,
 };
-use hir_ir::{blocks::any_stmt, streams::block_sets_stream};
+use hir_ir::streams::block_sets_stream;
 
 use crate::{
     analysis::memory_effects::{MemoryEffects, StmtEffects},
@@ -191,8 +191,7 @@ fn collective(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
 
 /// Returns whether a statement takes the time of a matrix product or an attention.
 fn is_product(program: &Program, stmt: StmtId) -> bool {
-    any_stmt(program, stmt, &|stmt| {
-        matches!(&program.stmts[stmt], Stmt::Op(it) if it.rule().is_matrix_product()
-            || matches!(it.op.def().type_rule, TypeRule::Sdpa | TypeRule::SdpaBwd))
+    program.ops_at(stmt).any(|(_, it)| {
+        it.rule().is_matrix_product() || matches!(it.op.def().type_rule, TypeRule::Sdpa | TypeRule::SdpaBwd)
     })
 }

@@ -104,8 +104,7 @@ impl BodySummary {
         // The matmuls before the first communication of a queue and since the last one, and the
         // communications.
         let (mut before, mut since, mut queued) = (0, 0, 0);
-        program.walk(it.body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        for (_, it) in program.ops_in(it.body) {
             let row = it.op.def();
             if row.class == OpClass::Communicate && it.get(attr::BACKEND) != Some(Backend::Cuda) {
                 (queued, since) = (queued + 1, 0);
@@ -117,7 +116,7 @@ impl BodySummary {
             found.communicates |= row.class == OpClass::Communicate;
             found.shares_handles |= row.class == OpClass::ShareHandles;
             found.has_matmul |= it.rule().is_matrix_product();
-        });
+        }
         found.is_serialized_by_queue = queued > 1 && before == 0 && since == 0;
         found
     }

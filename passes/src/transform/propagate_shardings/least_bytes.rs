@@ -19,8 +19,8 @@ pub(super) fn choose(program: &Program, uses: &TensorUses) -> (Preference, Strin
         (Some(bytes), Preference::LeastBytes) => {
             format!("{bytes} bytes per rank if each statement reshards its smaller operand")
         }
-        (Some(bytes), rule) => format!("{bytes} with `{}`", rule.word()),
-        (None, rule) => format!("an unknown number with `{}`", rule.word()),
+        (Some(bytes), rule) => format!("{bytes} with `{}`", rule.name()),
+        (None, rule) => format!("an unknown number with `{}`", rule.name()),
     });
     let best = found.iter().min_by_key(|it| it.0.unwrap_or(usize::MAX));
     let rule = best.map_or(Preference::LeastBytes, |it| it.1);

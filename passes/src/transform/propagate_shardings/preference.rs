@@ -19,42 +19,26 @@ use super::{
 };
 use crate::{
     analysis::sharding::{DimPiece, gathered_bytes},
-    pass::{Arguments, Remarks},
+    pass::Remarks,
 };
 
 /// The number of open choices that are reported with their texts.
 const MOST_REPORTS: usize = 64;
 
-/// The rule of `prefer=`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Preference {
-    /// Weights stay where they are, and activations are resharded.
-    WeightsStay,
-    /// Activations stay where they are, and weights are gathered.
-    ActivationsStay,
-    /// The operand that is less to gather is gathered, statement by statement.
-    LeastBytes,
+grammar::named_enum! {
+    /// The rule of `prefer=`.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Preference {
+        /// Weights stay where they are, and activations are resharded.
+        WeightsStay = "weights-stay",
+        /// Activations stay where they are, and weights are gathered.
+        ActivationsStay = "activations-stay",
+        /// The operand that is less to gather is gathered, statement by statement.
+        LeastBytes = "least-bytes",
+    }
 }
 
 impl Preference {
-    pub(super) const WORDS: &'static [&'static str] = &["weights-stay", "activations-stay", "least-bytes"];
-
-    pub(super) fn of(arguments: &Arguments) -> Option<Self> {
-        match arguments.text("prefer")? {
-            "weights-stay" => Some(Self::WeightsStay),
-            "activations-stay" => Some(Self::ActivationsStay),
-            _ => Some(Self::LeastBytes),
-        }
-    }
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::WeightsStay => "weights-stay",
-            Self::ActivationsStay => "activations-stay",
-            Self::LeastBytes => "least-bytes",
-        }
-    }
-
     /// Returns what it does with the operands of a statement.
     pub(super) fn rule_text(self) -> &'static str {
         match self {
@@ -75,13 +59,13 @@ pub(super) fn ways_out(program: &Program, uses: &TensorUses) -> String {
     });
     found.sort_by_key(|it| it.0);
     let text = |(bytes, rule): (usize, Preference)| match bytes {
-        usize::MAX => format!("`{}`", rule.word()),
-        _ => format!("`{}` (reshards up to {bytes} bytes per rank)", rule.word()),
+        usize::MAX => format!("`{}`", rule.name()),
+        _ => format!("`{}` (reshards up to {bytes} bytes per rank)", rule.name()),
     };
     let [best, second, third] = found;
     format!(
         "a rule for the whole program decides, for instance `propagate-shardings{{prefer={}}}` at the beginning of `--passes`, before `@overlap` or `@auto`: {}, {} or {}",
-        best.1.word(),
+        best.1.name(),
         text(best),
         text(second),
         text(third)

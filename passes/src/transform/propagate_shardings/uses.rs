@@ -1,7 +1,6 @@
 //! Finds the tensors whose shardings the pass may determine, and the statements that use them.
 
 use grammar::{
-    for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
 };
@@ -37,25 +36,22 @@ impl TensorUses {
         add_operator_loops(program, body, &dependent, &mut blocks);
         let in_reach: FxHashSet<StmtId> = blocks.iter().flat_map(|it| program.block(*it)).copied().collect();
         let mut excluded: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        for (stmt, it) in program.ops_in(body) {
             let is_operator = in_reach.contains(&stmt) && propagates(it);
             if is_operator {
                 uses.operators.push(stmt);
             }
-            for_each_tensor_use(program, it, &mut |tensor, _| {
-                if is_operator {
-                    uses.stmts.entry(tensor).or_default().push(stmt);
-                } else {
-                    excluded.insert(tensor);
-                }
-            });
+            if is_operator {
+                it.mentions(program).for_each(|it| uses.stmts.entry(it).or_default().push(stmt));
+            } else {
+                excluded.extend(it.mentions(program));
+            }
             if is_operator && !depends_on_rank(program, it, &dependent) {
                 uses.candidates.extend(Program::tensors_of(&it.outs));
             } else {
                 excluded.extend(Program::tensors_of(&it.outs));
             }
-        });
+        }
         uses.candidates.retain(|tensor| {
             let it = &program.tensors[*tensor];
             let is_free = it.mesh.is_empty() && it.unit.is_none() && it.domains.allocation.is_none();
@@ -121,28 +117,25 @@ fn differs(program: &Program, symbol: SymbolId, dependent: &FxHashSet<SymbolId>)
 fn rank_dependent_symbols(program: &Program, body: BlockId) -> FxHashSet<SymbolId> {
     let mut found = FxHashSet::default();
     // A scalar of a branch has a value only on the ranks that take it.
-    program.walk(body, &mut |stmt| {
-        let Stmt::If(it) = &program.stmts[stmt] else { return };
-        for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
-            program.walk(block, &mut |stmt| match &program.stmts[stmt] {
-                Stmt::Let(symbol, _) => _ = found.insert(*symbol),
-                Stmt::Op(_) | Stmt::For(_) | Stmt::If(_) => (),
-            });
+    let branches = program.stmts_in(body).filter(|it| matches!(program.stmts[*it], Stmt::If(_)));
+    for stmt in branches.flat_map(|it| program.stmts_at(it)) {
+        if let Stmt::Let(symbol, _) = &program.stmts[stmt] {
+            found.insert(*symbol);
         }
-    });
+    }
     // A scalar may depend on one that a later statement of a loop assigns.
     loop {
         let known = found.len();
-        program.walk(body, &mut |stmt| {
+        for stmt in program.stmts_in(body) {
             let (symbol, values) = match &program.stmts[stmt] {
                 Stmt::Let(symbol, value) => (*symbol, vec![*value]),
                 Stmt::For(it) => (it.index, vec![it.start, it.stop]),
-                Stmt::Op(_) | Stmt::If(_) => return,
+                Stmt::Op(_) | Stmt::If(_) => continue,
             };
             if values.iter().any(|it| program.depends_on(*it, &|it| differs(program, it, &found))) {
                 found.insert(symbol);
             }
-        });
+        }
         if found.len() == known {
             return found;
         }

@@ -33,14 +33,13 @@ pub(super) fn defer(program: &mut Program, analyses: &Analyses, body: BlockId) -
 /// Returns the numbers under which only sends are posted.
 fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
     let (mut sends, mut others) = (FxHashSet::default(), FxHashSet::default());
-    program.walk(body, &mut |stmt| {
-        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+    for (_, it) in program.ops_in(body) {
         if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) {
             let send = it.get(attr::P2P_TYPE) == Some(P2pType::Send);
             let set = if send { &mut sends } else { &mut others };
             set.extend(it.number);
         }
-    });
+    }
     &sends - &others
 }
 
@@ -79,7 +78,7 @@ fn defer_branch(
         return false;
     }
     let moved = |stmt: &StmtId| then.contains(stmt) || other.contains(stmt);
-    for side in [Some(it.then_block), it.else_block].into_iter().flatten() {
+    for side in program.inner_blocks(stmt) {
         program.blocks[side].retain(|stmt| !moved(stmt));
     }
     let span = program.stmt_span(stmt);

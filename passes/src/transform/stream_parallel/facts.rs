@@ -85,10 +85,12 @@ fn written_by_statements(
         if it.computes() && !bindings.maybe_bound.contains(stmt) {
             continue;
         }
-        grammar::for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-            AccessMode::Write | AccessMode::Transfer => _ = written.insert(tensor),
-            AccessMode::Read | AccessMode::Bind | AccessMode::NoAccess => (),
-        });
+        for (tensor, mode) in it.tensor_uses(program) {
+            match mode {
+                AccessMode::Write | AccessMode::Transfer => _ = written.insert(tensor),
+                AccessMode::Read | AccessMode::Bind | AccessMode::NoAccess => (),
+            }
+        }
     }
     written
 }
@@ -121,18 +123,8 @@ fn use_counts(program: &Program) -> FxHashMap<TensorId, usize> {
     let mut count = |tensor| *uses.entry(tensor).or_default() += 1;
     Program::tensors_of(&program.inputs).for_each(&mut count);
     Program::tensors_of(&program.outputs).for_each(&mut count);
-    if let Some(body) = program.body {
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                let mut seen = Vec::new();
-                grammar::for_each_tensor_use(program, it, &mut |tensor, _| {
-                    if !seen.contains(&tensor) {
-                        seen.push(tensor);
-                        count(tensor);
-                    }
-                });
-            }
-        });
+    for (_, it) in program.ops() {
+        it.mentions(program).collect::<FxHashSet<_>>().into_iter().for_each(&mut count);
     }
     uses
 }

@@ -1,17 +1,15 @@
 //! The options of stream-parallel.
 
-use grammar::diagnostic::Diagnostic;
+use grammar::{Named, diagnostic::Diagnostic};
 
 use crate::pass::{Arguments, OptionKind, OptionSpec};
 
 /// How a loop all-gathers.
-pub(super) const ALLGATHER: OptionSpec =
-    OptionSpec::word("allgather", &["broadcast", "p2p-ring", "collective-permute", "whole"])
-        .about("how to all-gather in the loop; whole: all-gather before the loop");
+pub(super) const ALLGATHER: OptionSpec = OptionSpec::word("allgather", Allgather::NAMES)
+    .about("how to all-gather in the loop; whole: all-gather before the loop");
 /// How a loop reduce-scatters.
-pub(super) const REDUCE_SCATTER: OptionSpec =
-    OptionSpec::word("reduce-scatter", &["reduce", "p2p-ring", "whole"])
-        .about("how to reduce-scatter in the loop; whole: reduce-scatter after the loop");
+pub(super) const REDUCE_SCATTER: OptionSpec = OptionSpec::word("reduce-scatter", ReduceScatter::NAMES)
+    .about("how to reduce-scatter in the loop; whole: reduce-scatter after the loop");
 /// The backend of the communications in loops. `overlap` has the same options.
 pub(crate) const BACKEND: OptionSpec =
     OptionSpec::word("backend", &["nccl", "cuda"]).about("backend of peer-to-peer rings and broadcasts");
@@ -23,7 +21,7 @@ pub(crate) const OFFSET_BY_RANK: OptionSpec =
     OptionSpec::new("offset-by-rank", OptionKind::Flag, Some("true"))
         .about("start each rank of a peer-to-peer ring with its own chunk, so that all links are busy");
 /// When a ring works on the rank's own slice.
-pub(crate) const OWN_SLICE: OptionSpec = OptionSpec::word("own-slice", &["auto", "first", "last"]).about(
+pub(crate) const OWN_SLICE: OptionSpec = OptionSpec::word("own-slice", OwnSlice::NAMES).about(
     "when a rank works on its own slice in a ring with offset-by-rank; auto: last if the loop only \
          reduce-scatters, since this slice is not sent, else first",
 );
@@ -55,36 +53,44 @@ pub(crate) struct LoopOptions {
     pub(super) reads_loops: bool,
 }
 
-/// How a loop performs an all-gather.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Allgather {
-    Broadcast,
-    Ring,
-    Permute,
-    Whole,
+grammar::named_enum! {
+    /// How a loop performs an all-gather.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Allgather {
+        Broadcast = "broadcast",
+        Ring = "p2p-ring",
+        Permute = "collective-permute",
+        Whole = "whole",
+    }
 }
 
-/// When a rank works on its own slice in a ring.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnSlice {
-    Auto,
-    First,
-    Last,
+grammar::named_enum! {
+    /// When a rank works on its own slice in a ring.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(super) enum OwnSlice {
+        Auto = "auto",
+        First = "first",
+        Last = "last",
+    }
 }
 
-/// How a loop performs a reduce-scatter.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReduceScatter {
-    Reduce,
-    Ring,
-    Whole,
+grammar::named_enum! {
+    /// How a loop performs a reduce-scatter.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum ReduceScatter {
+        Reduce = "reduce",
+        Ring = "p2p-ring",
+        Whole = "whole",
+    }
 }
 
-/// How an iteration takes its slices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Style {
-    Select,
-    Shard,
+grammar::named_enum! {
+    /// How an iteration takes its slices.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) enum Style {
+        Select = "select",
+        Shard = "shard",
+    }
 }
 
 impl LoopOptions {
@@ -125,31 +131,14 @@ impl LoopOptions {
             return Err(fault.help("use `own-slice=first`, or `allgather=p2p-ring`"));
         }
         Ok(Self {
-            allgather: match arguments.text("allgather") {
-                Some("p2p-ring") => Allgather::Ring,
-                Some("collective-permute") => Allgather::Permute,
-                Some("whole") => Allgather::Whole,
-                Some(_) | None => Allgather::Broadcast,
-            },
-            reduce_scatter: match arguments.text("reduce-scatter") {
-                Some("p2p-ring") => ReduceScatter::Ring,
-                Some("whole") => ReduceScatter::Whole,
-                Some(_) | None => ReduceScatter::Reduce,
-            },
+            allgather: arguments.choice("allgather").unwrap_or(Allgather::Broadcast),
+            reduce_scatter: arguments.choice("reduce-scatter").unwrap_or(ReduceScatter::Reduce),
             cuda: is("backend", "cuda"),
             put: is("protocol", "put"),
             offset: arguments.flag("offset-by-rank"),
-            own_slice: match arguments.text("own-slice") {
-                Some("first") => OwnSlice::First,
-                Some("last") => OwnSlice::Last,
-                Some(_) | None => OwnSlice::Auto,
-            },
+            own_slice: arguments.choice("own-slice").unwrap_or(OwnSlice::Auto),
             deferred: is("wait", "deferred"),
-            style: match arguments.text("style") {
-                Some("select") => Some(Style::Select),
-                Some("shard") => Some(Style::Shard),
-                Some(_) | None => None,
-            },
+            style: arguments.choice("style"),
             allocate_before: is("allocate", "before"),
             reads_loops: false,
         })

@@ -203,18 +203,16 @@ impl Planner<'_> {
             members.clone().any(|it| is(it.out))
                 || Program::tensors_of(&it.outs).any(is) && members.clone().any(reads)
         };
-        let mut free = self.may_move(stmt);
-        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| free &= !touched(tensor));
-        free
+        self.may_move(stmt) && !it.mentions(self.program).any(touched)
     }
 
     /// Returns whether a statement computes into storage of its own, from elements that no other statement changes, so that
     /// it can run anywhere between its operands and the readers of its results.
     fn may_move(&self, stmt: StmtId) -> bool {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return false };
-        let mut free = it.computes() && !self.facts.bindings.maybe_bound.contains(&stmt);
-        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| free &= self.is_written_once(tensor));
-        free
+        it.computes()
+            && !self.facts.bindings.maybe_bound.contains(&stmt)
+            && it.mentions(self.program).all(|it| self.is_written_once(it))
     }
 
     /// Returns whether a statement is a product of a result of the group, and of nothing that stands behind its loop.
@@ -235,11 +233,7 @@ impl Planner<'_> {
             .flat_map(|it| Program::tensors_of(&it.outs))
             .map(|it| self.base_tensor(it))
             .collect();
-        let mut meets = false;
-        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
-            meets |= results.contains(&self.base_tensor(tensor));
-        });
-        meets
+        it.mentions(self.program).any(|it| results.contains(&self.base_tensor(it)))
     }
 
     /// Adds the loop of the group, if there is one, and what stands behind it.

@@ -28,7 +28,6 @@
 //! them uses the storage of T7.
 
 use grammar::{
-    for_each_tensor_use,
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
@@ -104,14 +103,9 @@ fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
 
 /// Returns whether the first statement that mentions a tensor writes it without reading it.
 fn begins_with_write(program: &Program, stmts: &[StmtId], name: TensorId) -> bool {
-    let modes = |stmt: &StmtId| {
-        let mut modes = Vec::new();
-        if let Some(it) = program.stmts[*stmt].op() {
-            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                modes.extend((tensor == name).then_some(mode));
-            });
-        }
-        modes
+    let modes = |stmt: &StmtId| -> Vec<AccessMode> {
+        let uses = program.op(*stmt).into_iter().flat_map(|it| it.tensor_uses(program));
+        uses.filter(|it| it.0 == name).map(|it| it.1).collect()
     };
     stmts.iter().map(modes).find(|it| !it.is_empty()).is_some_and(|it| it == [AccessMode::Write])
 }
@@ -135,9 +129,7 @@ fn result_is_unread(
     }
     let mut near: FxHashSet<StmtId> = program.block(block)[found.view..at].iter().copied().collect();
     near.insert(found.copy);
-    for stmt in program.block(other) {
-        program.walk_stmt(*stmt, &mut |stmt| _ = near.insert(stmt));
-    }
+    near.extend(program.stmts_in(other));
     let mut safe = true;
     for stmt in uses.stmts_of_class(class) {
         let Some(it) = program.stmts[*stmt].op() else { continue };
@@ -153,13 +145,13 @@ fn result_is_unread(
             | OpClass::HostUnit
             | OpClass::Opaque => false,
         };
-        for_each_tensor_use(program, it, &mut |tensor, mode| {
+        for (tensor, mode) in it.tensor_uses(program) {
             let binds_name = tensor == found.name && mode == AccessMode::Bind;
             let is_own_view = *stmt == program.block(block)[found.view];
             safe &= storage.alias_class(tensor) != class
                 || harmless && (!binds_name || is_own_view)
                 || tensor == found.name && near.contains(stmt);
-        });
+        }
     }
     safe
 }
@@ -170,11 +162,7 @@ fn place_is_unused(program: &Program, uses: &UsesByStorage, stmts: &[StmtId], fo
     let place = found.place - found.view;
     stmts.iter().enumerate().all(|(number, stmt)| {
         let Some(it) = program.stmts[*stmt].op() else { return false };
-        let mut unused = true;
-        for_each_tensor_use(program, it, &mut |tensor, _| {
-            unused &= uses.storage.alias_class(tensor) != class;
-        });
-        unused || number == place
+        number == place || it.mentions(program).all(|it| uses.storage.alias_class(it) != class)
     })
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use grammar::{
-    attr, flagged_dims,
+    attr,
+    diagnostic::Diagnostic,
+    flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, ParallelType, TensorId},
     ops::{Op, OpClass, TypeRule},
     rules::{Aliasing, OperandView},
@@ -35,9 +37,7 @@ pub(super) fn instructions(
         TypeRule::Unchecked if it.op == Op::TensorConstruct => ctx.construct(ctx.scalar(0)?, target),
         _ => {
             let from = ctx.view_of_operand()?;
-            if from.shape != target.shape {
-                return Err(planner.shape_mismatch(it.op, &from.shape, &target.shape));
-            }
+            ctx.check_fits(from.shape == target.shape, &from)?;
             Ok(vec![copy(from, target.clone())])
         }
     }
@@ -61,7 +61,21 @@ impl OperatorLowering<'_, '_> {
     // ---- operands
 
     fn operand(&self, at: usize) -> Result<&View> {
-        self.views.get(at).ok_or_else(|| self.planner.unsupported(self.stmt.op))
+        self.views.get(at).ok_or_else(|| self.unsupported())
+    }
+
+    fn unsupported(&self) -> Box<Diagnostic> {
+        self.planner.unsupported(self.stmt.op)
+    }
+
+    /// Returns an error if the shape of an operand does not fit another one.
+    fn check(&self, fits: bool, have: &[usize], want: &[usize]) -> Result<()> {
+        if fits { Ok(()) } else { Err(self.planner.shape_mismatch(self.stmt.op, have, want)) }
+    }
+
+    /// Returns an error if an operand does not fit the result.
+    fn check_fits(&self, fits: bool, view: &View) -> Result<()> {
+        self.check(fits, &view.shape, &self.target.shape)
     }
 
     fn int(&self, expr: ExprId) -> Result<i64> {
@@ -86,9 +100,7 @@ impl OperatorLowering<'_, '_> {
     fn scalar(&self, at: usize) -> Result<ExprId> {
         match self.stmt.args.get(at) {
             Some(Operand::Scalar(expr)) => Ok(*expr),
-            Some(Operand::Tensor(_) | Operand::Stream(_)) | None => {
-                Err(self.planner.unsupported(self.stmt.op))
-            }
+            Some(Operand::Tensor(_) | Operand::Stream(_)) | None => Err(self.unsupported()),
         }
     }
 
@@ -97,9 +109,7 @@ impl OperatorLowering<'_, '_> {
         let mut wide = view.clone();
         let fits = view.shape.len() == shape.len()
             && view.shape.iter().zip(shape).all(|(have, want)| have == want || *have == 1);
-        if !fits {
-            return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, shape));
-        }
+        self.check(fits, &view.shape, shape)?;
         for (at, want) in shape.iter().enumerate().filter(|(at, want)| view.shape[*at] != **want) {
             (wide.shape[at], wide.strides[at]) = (*want, 0);
         }
@@ -114,11 +124,11 @@ impl OperatorLowering<'_, '_> {
         for operand in &self.stmt.args {
             args.push(match operand {
                 Operand::Tensor(_) => {
-                    let Some(view) = views.next() else { return Err(self.planner.unsupported(self.stmt.op)) };
+                    let Some(view) = views.next() else { return Err(self.unsupported()) };
                     Arg::View(self.broadcast(view, &self.target.shape)?)
                 }
                 Operand::Scalar(expr) => Arg::Number(self.number(*expr)?),
-                Operand::Stream(_) => return Err(self.planner.unsupported(self.stmt.op)),
+                Operand::Stream(_) => return Err(self.unsupported()),
             });
         }
         Ok(vec![InstKind::Map { op: self.stmt.op, args, out: Box::new(self.target.clone()) }])
@@ -135,9 +145,7 @@ impl OperatorLowering<'_, '_> {
         for extent in self.stmt.generated_shape().unwrap_or_default() {
             wanted.push(self.index(extent, usize::MAX)?);
         }
-        if wanted != to.shape {
-            return Err(self.planner.shape_mismatch(self.stmt.op, &to.shape, &wanted));
-        }
+        self.check(wanted == to.shape, &to.shape, &wanted)?;
         match self.stmt.op {
             Op::Full => Ok(vec![InstKind::Fill { to, value: self.number(self.scalar(0)?)? }]),
             Op::Iota => {
@@ -153,7 +161,7 @@ impl OperatorLowering<'_, '_> {
                     InstKind::Fill { to: diagonal, value: Number::Int(1) },
                 ])
             }
-            _ => Err(self.planner.unsupported(self.stmt.op)),
+            _ => Err(self.unsupported()),
         }
     }
 
@@ -161,7 +169,7 @@ impl OperatorLowering<'_, '_> {
 
     fn view_of_operand(&self) -> Result<View> {
         let Aliasing::View(shown) = self.stmt.rule().aliasing() else {
-            return Err(self.planner.unsupported(self.stmt.op));
+            return Err(self.unsupported());
         };
         let (view, program) = (self.operand(0)?, self.planner.program);
         let mut from = view.clone();
@@ -169,22 +177,16 @@ impl OperatorLowering<'_, '_> {
             OperandView::Whole => (),
             OperandView::Permuted => {
                 let dims = self.stmt.get(attr::DIMS).unwrap_or_default();
-                if dims.len() != view.shape.len() {
-                    return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-                }
+                self.check_fits(dims.len() == view.shape.len(), view)?;
                 for (to, dim) in dims.iter().enumerate() {
                     let dim = program.constant(*dim).and_then(|dim| usize::try_from(dim).ok());
-                    let Some(at) = dim.filter(|at| *at < dims.len()) else {
-                        return Err(self.planner.unsupported(self.stmt.op));
-                    };
+                    let at = dim.filter(|at| *at < dims.len()).ok_or_else(|| self.unsupported())?;
                     (from.shape[to], from.strides[to]) = (view.shape[at], view.strides[at]);
                 }
             }
             OperandView::Broadcast => {
                 let flags = flagged_dims(program, self.stmt, self.out);
-                if flags.iter().filter(|it| !**it).count() != view.shape.len() {
-                    return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-                }
+                self.check_fits(flags.iter().filter(|it| !**it).count() == view.shape.len(), view)?;
                 let mut dims = view.shape.iter().copied().zip(view.strides.iter().copied());
                 let all = flags.iter().map(|new| if *new { (1, 0) } else { dims.next().unwrap_or((1, 0)) });
                 (from.shape, from.strides) = all.unzip();
@@ -192,16 +194,12 @@ impl OperatorLowering<'_, '_> {
             OperandView::Squeezed => {
                 let flags = flagged_dims(program, self.stmt, self.args[0]);
                 let gone = |at: usize| flags.get(at).copied().unwrap_or(false);
-                if (0..view.shape.len()).any(|at| gone(at) && view.shape[at] != 1) {
-                    return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-                }
+                self.check_fits((0..view.shape.len()).all(|at| !gone(at) || view.shape[at] == 1), view)?;
                 let kept = (0..view.shape.len()).filter(|at| !gone(*at));
                 (from.shape, from.strides) = kept.map(|at| (view.shape[at], view.strides[at])).unzip();
             }
             OperandView::Reshaped => {
-                if view.len() != self.target.len() {
-                    return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-                }
+                self.check_fits(view.len() == self.target.len(), view)?;
                 // Elements are in row-major order.
                 let dtype = self.planner.dtype(self.args[0]);
                 (_, from) = Buffer::of_elements(String::new(), dtype, view.buffer, self.target.shape.clone());
@@ -211,12 +209,8 @@ impl OperatorLowering<'_, '_> {
                 from = self.broadcast(view, &self.target.shape)?;
             }
             OperandView::Sliced => {
-                let Some(ranges) = self.stmt.get(attr::RANGES) else {
-                    return Err(self.planner.unsupported(self.stmt.op));
-                };
-                if ranges.len() != view.shape.len() {
-                    return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-                }
+                let ranges = self.stmt.get(attr::RANGES).ok_or_else(|| self.unsupported())?;
+                self.check_fits(ranges.len() == view.shape.len(), view)?;
                 for (dim, [start, stop, step]) in ranges.iter().enumerate() {
                     let extent = view.shape[dim];
                     let (start, stop) = (self.index(*start, extent)?, self.index(*stop, extent)?);
@@ -228,9 +222,7 @@ impl OperatorLowering<'_, '_> {
                 }
             }
             OperandView::Selected => {
-                let Some(index) = self.stmt.get(attr::INDEX) else {
-                    return Err(self.planner.unsupported(self.stmt.op));
-                };
+                let index = self.stmt.get(attr::INDEX).ok_or_else(|| self.unsupported())?;
                 let Some(dim) = selected_dim(program, self.stmt, self.args[0]) else {
                     // A reduction axis is not a dimension of the operand.
                     return Ok(from);
@@ -240,7 +232,7 @@ impl OperatorLowering<'_, '_> {
                 from.shape.remove(dim);
                 from.strides.remove(dim);
             }
-            OperandView::StreamChunk => return Err(self.planner.unsupported(self.stmt.op)),
+            OperandView::StreamChunk => return Err(self.unsupported()),
         }
         Ok(from)
     }
@@ -248,7 +240,7 @@ impl OperatorLowering<'_, '_> {
     fn cat(&self) -> Result<Vec<InstKind>> {
         let dim = self.int(self.scalar(self.stmt.args.len().saturating_sub(1))?)?;
         let dim = usize::try_from(dim).ok().filter(|it| *it < self.target.shape.len());
-        let Some(dim) = dim else { return Err(self.planner.unsupported(self.stmt.op)) };
+        let dim = dim.ok_or_else(|| self.unsupported())?;
         let (mut start, mut code) = (0, Vec::new());
         for view in self.views {
             let mut to = self.target.clone();
@@ -256,14 +248,11 @@ impl OperatorLowering<'_, '_> {
             to.shape[dim] = len;
             to.offset += start * to.strides[dim];
             start += len;
-            if view.shape != to.shape {
-                return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
-            }
+            self.check_fits(view.shape == to.shape, view)?;
             code.push(copy(view.clone(), to));
         }
-        if start != self.target.shape[dim] {
-            return Err(self.planner.shape_mismatch(self.stmt.op, &[start], &[self.target.shape[dim]]));
-        }
+        let extent = self.target.shape[dim];
+        self.check(start == extent, &[start], &[extent])?;
         Ok(code)
     }
 
@@ -276,12 +265,8 @@ impl OperatorLowering<'_, '_> {
         let axes: Vec<usize> = (0..logical.len()).filter(is_gone).collect();
         let kept: Vec<usize> = (0..input.shape.len()).filter(|at| !axes.contains(at)).collect();
         let kept: Vec<usize> = kept.into_iter().map(|at| input.shape[at]).collect();
-        if input.shape.len() != logical.len() || kept != self.target.shape {
-            return Err(self.planner.shape_mismatch(self.stmt.op, &input.shape, &self.target.shape));
-        }
-        let Some(op) = self.stmt.get(attr::OP).map(ReduceOp::from) else {
-            return Err(self.planner.unsupported(self.stmt.op));
-        };
+        self.check_fits(input.shape.len() == logical.len() && kept == self.target.shape, &input)?;
+        let op = self.stmt.get(attr::OP).map(ReduceOp::from).ok_or_else(|| self.unsupported())?;
         let init = match self.stmt.get(attr::INITIAL_VALUE) {
             Some(expr) => self.number(expr)?,
             None => Number::Int(0),
@@ -295,11 +280,8 @@ impl OperatorLowering<'_, '_> {
     fn matmul(&self) -> Result<Vec<InstKind>> {
         let (mut a, mut b, mut out) =
             (self.operand(0)?.clone(), self.operand(1)?.clone(), self.target.clone());
-        let misfit = |view: &View| self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape);
         if self.stmt.op.def().type_rule == TypeRule::Linear {
-            if b.shape.len() != 2 {
-                return Err(misfit(&b));
-            }
+            self.check_fits(b.shape.len() == 2, &b)?;
             b.shape.reverse();
             b.strides.reverse();
         }
@@ -316,26 +298,16 @@ impl OperatorLowering<'_, '_> {
             insert_dim(&mut out, row, 1, 0);
         }
         let rank = out.shape.len();
-        if rank < 2 || a.shape.len() > rank || b.shape.len() > rank {
-            return Err(misfit(&a));
-        }
-        while a.shape.len() < rank {
-            insert_dim(&mut a, 0, 1, 0);
-        }
-        while b.shape.len() < rank {
-            insert_dim(&mut b, 0, 1, 0);
-        }
+        self.check_fits(rank >= 2 && a.shape.len() <= rank && b.shape.len() <= rank, &a)?;
+        insert_outer_dims(&mut a, rank);
+        insert_outer_dims(&mut b, rank);
         let (m, n, k) = (out.shape[rank - 2], out.shape[rank - 1], a.shape[rank - 1]);
-        if b.shape[rank - 2] != k {
-            return Err(self.planner.shape_mismatch(self.stmt.op, &a.shape, &b.shape));
-        }
+        self.check(b.shape[rank - 2] == k, &a.shape, &b.shape)?;
         let batch = out.shape[..rank - 2].to_vec();
         let mut a = self.broadcast(&a, &[&batch[..], &[m, k]].concat())?;
         let mut b = self.broadcast(&b, &[&batch[..], &[k, n]].concat())?;
         if let Some((count, stride)) = ranges {
-            if count == 0 || k % count != 0 {
-                return Err(misfit(&a));
-            }
+            self.check_fits(count != 0 && k % count == 0, &a)?;
             let len = k / count;
             (a.shape[rank - 1], b.shape[rank - 2]) = (len, len);
             let (a_step, b_step) = (a.strides[rank - 1] * len, b.strides[rank - 2] * len);
@@ -346,13 +318,11 @@ impl OperatorLowering<'_, '_> {
         let bias = match self.views.get(2) {
             None => None,
             Some(_) if ranges.is_some_and(|(count, _)| count > 1) => {
-                return Err(self.planner.unsupported(self.stmt.op));
+                return Err(self.unsupported());
             }
             Some(bias) => {
                 let mut wide = bias.clone();
-                while wide.shape.len() < out.shape.len() {
-                    insert_dim(&mut wide, 0, 1, 0);
-                }
+                insert_outer_dims(&mut wide, out.shape.len());
                 Some(self.broadcast(&wide, &out.shape)?)
             }
         };
@@ -373,4 +343,11 @@ impl OperatorLowering<'_, '_> {
 fn insert_dim(view: &mut View, at: usize, extent: usize, stride: usize) {
     view.shape.insert(at, extent);
     view.strides.insert(at, stride);
+}
+
+/// Inserts dimensions of extent 1 before those of a view of fewer dimensions than `rank`.
+fn insert_outer_dims(view: &mut View, rank: usize) {
+    while view.shape.len() < rank {
+        insert_dim(view, 0, 1, 0);
+    }
 }

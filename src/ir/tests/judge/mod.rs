@@ -257,8 +257,7 @@ fn judge_rank(
 
 /// Checks that the facts say what a block determines without other paths: an operator that sets no stream leaves the current one.
 fn judge_block(program: &Program, facts: &StreamFacts, block: BlockId) -> Checked {
-    let mut all = Vec::new();
-    program.walk(block, &mut |stmt| all.push(stmt));
+    let all: Vec<StmtId> = program.stmts_in(block).collect();
     if facts.are_set_in(block) != all.iter().any(|it| stream_set_by(program, *it).is_some()) {
         return Err(format!("are streams set in the block of {:?}?", all.first()));
     }
