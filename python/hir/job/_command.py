@@ -1,0 +1,145 @@
+"""The command ``python -m hir job``."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import threading
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn, Sequence
+
+USAGE = "python -m hir job [options] SCRIPT --ranks N [arguments of the script]"
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Splits options of hir from those of the script: behind the script, only ``--ranks`` is an option of hir."""
+    parser = argparse.ArgumentParser(prog="hir job", usage=USAGE, description=__doc__, allow_abbrev=False)
+    parser.add_argument("script", help="the Python script, or with -m the module, that torchrun would start")
+    parser.add_argument("--ranks", type=int, required=True, help="the number of ranks")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("-o", dest="folder", type=Path, help="keeps the records of all ranks, which `hir hang` reads, in this folder")
+    parser.add_argument("--backend", choices=("nccl", "gloo"), help="the backend whose rules hold, instead of that of the script")
+    parser.add_argument("--timeout", type=float, default=300, help="how many seconds a job may make no call while ranks wait (300)")
+    options, rest = _split(parser, list(words))
+    if options.ranks < 1:
+        parser.error("--ranks needs a positive number")
+    if not options.is_module and not Path(options.script).is_file():
+        parser.error(f"there is no file {options.script}")
+    return options, rest
+
+
+def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    own, rest, has_script = [], [], False
+    at = 0
+    takes = {"--ranks", "-o", "--backend", "--timeout"}
+    while at < len(words):
+        word = words[at]
+        if word == "--" and has_script:
+            rest += words[at + 1 :]
+            break
+        if has_script and word.partition("=")[0] not in takes:
+            rest.append(word)
+        else:
+            own.append(word)
+            if word in takes and at + 1 < len(words):
+                at += 1
+                own.append(words[at])
+            elif not word.startswith("-"):
+                has_script = True
+        at += 1
+    return parser.parse_args(own), rest
+
+
+def main(words: Sequence[str]) -> int:
+    options, rest = parse(words)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # The recorder of PyTorch does not know groups in Python.
+    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
+    try:
+        import torch.distributed
+    except ImportError:
+        print("[FAILED] not run: `hir job` needs PyTorch, which cannot be imported", file=sys.stderr)
+        return 6
+    if not torch.distributed.is_available():
+        print("[FAILED] not run: this PyTorch is built without torch.distributed", file=sys.stderr)
+        return 6
+    from ._judge import judge
+    from ._supervise import Supervisor
+
+    files = [os.memfd_create(f"hir-job-{rank}") for rank in range(options.ranks)]
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen(128)
+    pipes = [Pipe() for _ in range(options.ranks)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    processes = []
+    # Ranks share what is imported, until one of them writes to it.
+    gc.freeze()
+    for rank in range(options.ranks):
+        process = os.fork()
+        if process == 0:
+            for other, (own, far) in enumerate(pipes):
+                own.close()
+                if other != rank:
+                    far.close()
+            port = server.getsockname()[1]
+            server.close()
+            _run_rank(rank, options, rest, pipes[rank][1], files, port)
+        processes.append(process)
+    for _, far in pipes:
+        far.close()
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", server.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+    )
+    supervisor = Supervisor([own for own, _ in pipes], processes, options.timeout)
+    try:
+        outcome = supervisor.run()
+    finally:
+        supervisor.end()
+        del store
+    with tempfile.TemporaryDirectory(prefix="hir-job-") as temporary:
+        return judge(outcome, Path(options.folder or temporary))
+
+
+def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], connection: Connection, files: Sequence[int], port: int) -> NoReturn:
+    """Runs the script in this process as torchrun does."""
+    import torch
+
+    from ._rank import Rank, run_script
+    from ._register import register
+
+    ranks = str(options.ranks)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, GROUP_RANK="0", ROLE_RANK=str(rank),
+        GROUP_WORLD_SIZE="1", ROLE_WORLD_SIZE=ranks, ROLE_NAME="default", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        TORCHELASTIC_RUN_ID="hir-job", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS="0", TORCHELASTIC_USE_AGENT_STORE="True",
+    )  # fmt: skip
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    recorder = Rank(rank, connection, files)
+    register(recorder, options.backend)
+    sys.argv = [options.script, *rest]
+
+    def run() -> None:
+        if options.is_module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+            runpy.run_path(options.script, run_name="__main__")
+
+    code = run_script(run, recorder)
+    # As at the end of Python, but without taking PyTorch apart, which would copy the memory that ranks share.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

@@ -1,0 +1,67 @@
+"""Gives the script recorded groups wherever it makes a process group, whichever backend it names."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ._group import RecordedGroup
+from ._rank import Rank
+
+#: The name under which PyTorch knows the recorded backend.
+NAME = "hir_job"
+
+#: The backends whose rules of order are those of NCCL.
+NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy", "xccl")
+
+
+def rules_of(asked: str, override: str | None) -> str:
+    """Returns the backend whose rules hold for tensors of the CPU in a group of the backend that the script names."""
+    if override:
+        return override
+    by_device = dict(it.split(":", 1) for it in asked.split(",") if ":" in it)
+    name = by_device.get("cpu", asked) if by_device else asked
+    return "nccl" if name in NCCL else "gloo"
+
+
+def register(rank: Rank, override: str | None) -> None:
+    """Replaces what creates process groups."""
+    asked = ["gloo"]
+
+    def create(options: Any, _: Any) -> RecordedGroup:
+        ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        return RecordedGroup(rank, str(options.group_id), ranks, rules_of(asked[0], override), asked[0])
+
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    original = c10d._new_process_group_helper
+    signature = inspect.signature(original)
+
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        before, asked[0] = asked[0], str(bound.arguments["backend"]).lower()
+        bound.arguments["backend"] = NAME
+        for option in ("backend_options", "pg_options", "device_id"):
+            if option in bound.arguments:
+                bound.arguments[option] = None
+        try:
+            group, store = original(*bound.args, **bound.kwargs)
+            if isinstance(group, RecordedGroup):
+                c10d._world.pg_map[group] = (asked[0], c10d._world.pg_map[group][1])
+            return group, store
+        finally:
+            asked[0] = before
+
+    c10d._new_process_group_helper = helper
+    initialise = c10d.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.pop("device_id", None)
+        if device is not None and kwargs.get("backend") is None and not args and torch.device(device).type == "cuda":
+            kwargs["backend"] = "nccl"
+        return initialise(*args, **kwargs)
+
+    c10d.init_process_group = dist.init_process_group = init_process_group
