@@ -22,6 +22,8 @@ class Group:
     ranks: tuple[int, ...]
     #: The backend whose rules of order hold: ``nccl`` or ``gloo``.
     backend: str
+    #: Whether NCCL gives two ranks a communicator of their own for messages outside of batches.
+    has_pairs: bool = False
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:

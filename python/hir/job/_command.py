@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import importlib
 import os
 import runpy
 import socket
@@ -71,6 +72,9 @@ def main(words: Sequence[str]) -> int:
     if not torch.distributed.is_available():
         print("[FAILED] not run: this PyTorch is built without torch.distributed", file=sys.stderr)
         return 6
+    # Most scripts import these, and ranks share what is imported here.
+    for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"):
+        importlib.import_module(name)
     from ._judge import judge
     from ._supervise import Supervisor
 
@@ -107,7 +111,17 @@ def main(words: Sequence[str]) -> int:
         supervisor.end()
         del store
     with tempfile.TemporaryDirectory(prefix="hir-job-") as temporary:
-        return judge(outcome, Path(options.folder or temporary))
+        code = judge(outcome, Path(options.folder or temporary))
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends this process as Python does, but without taking PyTorch apart, which would copy the memory that ranks share."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], connection: Connection, files: Sequence[int], port: int) -> NoReturn:
@@ -136,10 +150,4 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
             sys.path[0] = os.path.dirname(os.path.abspath(options.script))
             runpy.run_path(options.script, run_name="__main__")
 
-    code = run_script(run, recorder)
-    # As at the end of Python, but without taking PyTorch apart, which would copy the memory that ranks share.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+    _leave(run_script(run, recorder))

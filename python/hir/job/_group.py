@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Sequence
 
 import torch
@@ -67,11 +68,11 @@ class RecordedWork(dist._Work):  # type: ignore[misc]
 class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group whose calls go to the recorder, and whose data goes through the files of the ranks."""
 
-    def __init__(self, rank: Rank, name: str, ranks: tuple[int, ...], backend: str, asked: str) -> None:
-        super().__init__(ranks.index(rank.rank), len(ranks))
+    def __init__(self, rank: Rank, about: Group, asked: str) -> None:
+        super().__init__(about.ranks.index(rank.rank), len(about.ranks))
         self._recorder = rank
         self._asked = asked
-        self._about = Group(name, "undefined", ranks, backend)
+        self._about = about
         self._batch: list[Issued] | None = None
         self._batches = 0
 
@@ -99,7 +100,7 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._set_group_desc(description)
 
     def _set_group_desc(self, description: str) -> None:
-        self._about = Group(self._about.name, description, self._about.ranks, self._about.backend)
+        self._about = replace(self._about, description=description)
         self._recorder.send("group", self._about)
 
     @property

@@ -9,7 +9,7 @@ from typing import Iterator
 
 from .._diagnostic import HirError
 from .._hang import HangReport, hang
-from ._calls import value_of
+from ._calls import SEND, value_of
 from ._dumps import write_dumps
 from ._matching import Post, Slot
 from ._supervise import Outcome, State, Use
@@ -29,7 +29,7 @@ def judge(outcome: Outcome, folder: Path) -> int:
     report = _explain(folder) if calls else None
     failed = [(rank, it) for rank, it in enumerate(outcome.states) if it.code]
     faults = list(_faults(outcome, report))
-    uses = [_use_text(it) for it in outcome.uses]
+    uses = list(_use_texts(outcome.uses))
     for text in uses:
         print(text, file=sys.stderr)
     sys.stderr.flush()
@@ -81,11 +81,15 @@ def _faults(outcome: Outcome, report: HangReport | None) -> Iterator[str]:
         print(f"[{code}] Error: {text}", file=sys.stderr)
         yield f"hang: {text}"
         return
-    text = _ended_text(outcome)
-    if text and not any(it.code for it in outcome.states):
-        print(f"[E0801] Error: {text}", file=sys.stderr)
-        yield f"hang: {text}"
-    elif report is not None and outcome.stopped == "standstill" and first is not None and not any(it.code for it in outcome.states):
+    if any(it.code for it in outcome.states):
+        return
+    ended, cycle = _ended_text(outcome), _cycle_text(outcome)
+    if ended or cycle:
+        print(f"[{'E0801' if ended else 'E0803'}] Error: {ended or cycle}", file=sys.stderr)
+        if cycle and not ended:
+            print("Help: with NCCL, the calls of a group run one after the other, and only `batch_isend_irecv` starts several together", file=sys.stderr)
+        yield f"hang: {ended or cycle}"
+    elif report is not None and outcome.stopped == "standstill" and first is not None:
         print(str(report).partition("\n# ")[0], file=sys.stderr)
         yield report.verdict
 
@@ -104,6 +108,21 @@ def _place(state: State, post: Post) -> str:
         if _is_of_script(file):
             return f"{_short(file)}:{line}"
     return "?"
+
+
+def _name(state: State, post: Post) -> str:
+    """Returns the function of PyTorch that the script calls, with the peer of a message."""
+    name = post.call.name.lstrip("_").partition(" ")[0]
+    for number in post.call.frames:
+        file, _, function = state.frames[number]
+        if _is_of_script(file):
+            break
+        if file.endswith("torch/distributed/distributed_c10d.py") and function != "wrapper" and not function.startswith("_"):
+            name = function
+    if not post.call.is_message:
+        return name
+    peer = "any rank" if post.call.peer is None else f"rank {post.call.group.ranks[post.call.peer]}"
+    return f"{name} {'to' if post.call.kind == SEND else 'from'} {peer}"
 
 
 def _is_of_script(file: str) -> bool:
@@ -126,8 +145,36 @@ def _unfit_text(slot: Slot, states: list[State]) -> str:
         places = sorted({_place(states[it.rank], it) for it in posts})
         verb = "passes" if len({it.rank for it in posts}) == 1 else "pass"
         sides.append(f"{numbers([it.rank for it in posts])} {verb} {value} ({' and '.join(places[:3])})")
-    name = slot.ordered()[0].call.name.lstrip("_").partition(" ")[0]
+    first = slot.ordered()[0]
+    name = _name(states[first.rank], first)
     return f"the {slot.unfit} of one {name} differs: {', '.join(sides)}"
+
+
+def _cycle_text(outcome: Outcome) -> str | None:
+    """Says which ranks wait for each other, each in the first call of its queue; None if there is no cycle."""
+    edges: dict[int, tuple[Post, int]] = {}
+    for post in _waiting(outcome):
+        # What is at the head of the queue is what the rank waits in.
+        head = post.entry.queue[0].posts[0] if post.entry.queue else post
+        group, slot = head.call.group, head.slot
+        if slot is None:
+            others = [] if head.call.peer is None else [group.ranks[head.call.peer]]
+        else:
+            others = [it.rank for it in slot.ordered() if not it.entry.is_started()]
+            if not head.call.is_message:
+                others += [it for at, it in enumerate(group.ranks) if at not in slot.posts]
+        if others:
+            edges[post.rank] = (head, others[0])
+    for rank in edges:
+        path: list[int] = []
+        while rank in edges and rank not in path:
+            path.append(rank)
+            rank = edges[rank][1]
+        if rank in path:
+            cycle = sorted(path[path.index(rank) :])
+            texts = [f"rank {it} in {_name(outcome.states[it], edges[it][0])} ({_place(outcome.states[it], edges[it][0])})" for it in cycle]
+            return f"{numbers(cycle)} wait for each other: {', '.join(texts[:4])}{', …' if len(texts) > 4 else ''}"
+    return None
 
 
 def _ended_text(outcome: Outcome) -> str | None:
@@ -142,8 +189,7 @@ def _ended_text(outcome: Outcome) -> str | None:
         ended = [it for it in absent if outcome.states[it].code is not None]
         if ended:
             others = [it.rank for it in (slot.ordered() if slot else [waiting])]
-            name = waiting.call.name.lstrip("_").partition(" ")[0]
-            place = _place(outcome.states[waiting.rank], waiting)
+            name, place = _name(outcome.states[waiting.rank], waiting), _place(outcome.states[waiting.rank], waiting)
             wait = "waits" if len(others) == 1 else "wait"
             verb = "ends" if len(ended) == 1 else "end"
             return f"{numbers(ended)} {verb} without the {name} ({place}) in which {numbers(others)} {wait}"
@@ -163,7 +209,7 @@ def _unfinished(outcome: Outcome) -> Iterator[str]:
     """Says what else is known of the ranks of a job that was ended."""
     for rank, state in enumerate(outcome.states):
         if state.code:
-            yield f"rank {rank} failed: {state.error}"
+            yield f"rank {rank} failed: {_first_line(state.error)}"
         elif outcome.stopped and state.code is not None:
             yield f"rank {rank} has ended"
         elif outcome.stopped and state.waits is None and state.place:
@@ -175,7 +221,11 @@ def _failure(failed: list[tuple[int, State]]) -> str:
     for rank, state in failed:
         texts.setdefault(state.error, []).append(rank)
     error, ranks = next(iter(texts.items()))
-    return f"{numbers(ranks)} failed: {error}; the calls before it agree"
+    return f"{numbers(ranks)} failed: {_first_line(error)}; the calls before it agree"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _stop_text(outcome: Outcome) -> str:
@@ -183,16 +233,23 @@ def _stop_text(outcome: Outcome) -> str:
     running = [rank for rank, it in enumerate(outcome.states) if it.waits is None and it.code is None]
     where = f"; {numbers(running)} {'is' if len(running) == 1 else 'are'} elsewhere" if running else ""
     first = waiting[0] if waiting else None
-    call = f": {numbers([it.rank for it in waiting])} wait, first in {first.call.name} ({_place(outcome.states[first.rank], first)}){where}" if first else ""
+    call = f": {numbers([it.rank for it in waiting])} wait, first in {_name(outcome.states[first.rank], first)} ({_place(outcome.states[first.rank], first)}){where}" if first else ""
     how = f"no call for {outcome.timeout:g} s" if outcome.stopped == "timeout" else "no rank can proceed"
     return f"{how}{call}"
 
 
-def _use_text(use: Use) -> str:
-    operator = use.operator.rpartition("::")[2].rstrip("_")
-    buffer = "its output" if use.how == "reads" else "its buffer"
-    what = f"{operator} {use.how} {buffer}" if use.how != "uses" else f"{operator} uses its buffer"
-    return f"[E0701] Error: rank {use.rank} at {_shorten(use.place)}: {what} before the wait for the {use.call.lstrip('_')} ({_shorten(use.call_place)})"
+def _use_texts(uses: list[Use]) -> Iterator[str]:
+    """Says which buffers are used too early, once for all ranks that do."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for it in uses:
+        ranks.setdefault((it.place, it.operator, it.how, it.call, it.call_place), []).append(it.rank)
+    for (place, operator, how, call, call_place), found in ranks.items():
+        name = operator.rpartition("::")[2].rstrip("_")
+        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[how]
+        yield (
+            f"[E0701] Error: {_shorten(place)}: {name} {verb} the {call.lstrip('_').partition(' ')[0]} ({_shorten(call_place)}) "
+            f"before the wait for it, on {numbers(found)}"
+        )
 
 
 def _shorten(place: str) -> str:

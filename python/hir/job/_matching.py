@@ -1,8 +1,8 @@
 """Which calls of ranks meet, in the order that the backend gives them.
 
-NCCL executes the collectives and batches of a group one after the other, and so what two ranks send and receive outside of batches: a call
-starts on a rank when those before it have completed there. With gloo, each call is independent of others. A call completes when all that
-belong to it have started, and fit.
+NCCL executes the calls of a group one after the other, and a batch as one call: a call starts on a rank when those before it have completed
+there. Where two ranks have a communicator of their own, so do the messages outside of batches. With gloo, each call is independent of
+others. A call completes when all that belong to it have started, and fit.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ class Matching:
         entry = Entry()
         if call.group.is_nccl:
             own = call.group.ranks.index(rank)
-            is_single = call.is_message and call.batch is None
-            # Two ranks have a communicator of their own for messages outside of batches.
+            is_single = call.is_message and call.batch is None and call.group.has_pairs
             ends = (min(own, call.peer or 0), max(own, call.peer or 0)) if is_single else None
             entry.queue = self._queues.setdefault((rank, call.group.key, ends), deque())
             entry.queue.append(entry)

@@ -100,8 +100,8 @@ class Rank:
         value: list[Any] | None = None,
     ) -> Issued:
         """Reports a call and writes what it gives. ``inputs`` and ``results`` are the tensors as the script passes them."""
-        single = (min(group.ranks.index(self.rank), peer or 0), max(group.ranks.index(self.rank), peer or 0)) if peer is not None and batch is None else None
-        queue = (group.key, single) if group.is_nccl else None
+        is_single = peer is not None and batch is None and group.has_pairs
+        queue = (group.key, peer if is_single else None) if group.is_nccl else None
         frames, place = self._stack(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ._calls import Group
 from ._group import RecordedGroup
 from ._rank import Rank
 
 #: The name under which PyTorch knows the recorded backend.
 NAME = "hir_job"
+
+#: The backend that gives two ranks a communicator of their own for messages outside of batches. That of older versions does so unless
+#: `init_process_group` has a `device_id`.
+LAZY = "nccl-lazy"
 
 #: The backends whose rules of order are those of NCCL.
 NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy", "xccl")
@@ -31,10 +37,12 @@ def rules_of(asked: str, override: str | None) -> str:
 def register(rank: Rank, override: str | None) -> None:
     """Replaces what creates process groups."""
     asked = ["gloo"]
+    is_eager = [hasattr(c10d, "_create_nccl2_process_group") and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"]
 
     def create(options: Any, _: Any) -> RecordedGroup:
         ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        return RecordedGroup(rank, str(options.group_id), ranks, rules_of(asked[0], override), asked[0])
+        has_pairs = LAZY in asked[0] or not is_eager[0]
+        return RecordedGroup(rank, Group(str(options.group_id), "undefined", ranks, rules_of(asked[0], override), has_pairs), asked[0])
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     original = c10d._new_process_group_helper
@@ -60,6 +68,7 @@ def register(rank: Rank, override: str | None) -> None:
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.pop("device_id", None)
+        is_eager[0] = is_eager[0] or device is not None
         if device is not None and kwargs.get("backend") is None and not args and torch.device(device).type == "cuda":
             kwargs["backend"] = "nccl"
         return initialise(*args, **kwargs)

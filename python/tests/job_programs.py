@@ -1,0 +1,147 @@
+"""The jobs of test_job.py: ``job_programs.py NAME [FAULT]``. A line that a fault is reported at has a comment with the name of the fault."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+NAME = sys.argv[1]
+FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+
+def eager() -> None:
+    x = torch.full((4,), float(rank))
+    if not (FAULT == "skip" and rank == 1):
+        dist.all_reduce(x)  # skip
+    size = 5 if FAULT == "size" and rank == 1 else 4
+    y = torch.zeros(size)
+    work = dist.all_reduce(y, async_op=True)  # size
+    z = torch.zeros(4) + 1
+    if FAULT == "late":
+        y.add_(z)  # late
+    work.wait()
+    dist.broadcast(x, 1 if FAULT == "root" and rank == 1 else 0)  # root
+    dist.all_reduce(x, dist.ReduceOp.MAX if FAULT == "reduction" and rank == 1 else dist.ReduceOp.SUM)  # reduction
+    gathered = torch.zeros(4 * world)
+    parts = torch.ones(4)
+    calls = [lambda: dist.all_gather_into_tensor(gathered, parts), lambda: dist.reduce_scatter_tensor(parts, gathered)]  # swap
+    for call in calls[::-1] if FAULT == "swap" and rank == 1 else calls:
+        call()
+    assert parts.tolist() == [float(world)] * 4
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=dist.group.WORLD if FAULT == "group" and rank == 1 else pair)  # group
+    taken = torch.empty(world)
+    dist.all_to_all_single(taken, torch.arange(float(world)) + rank)
+    assert taken.tolist() == [float(it + rank) for it in range(world)]
+
+
+def messages() -> None:
+    x, y = torch.full((4,), float(rank)), torch.empty(4)
+    after, before = (rank + 1) % world, (rank - 1) % world
+    if FAULT == "ungrouped":
+        for work in (dist.isend(x, after), dist.irecv(y, before)):  # ungrouped
+            work.wait()
+        return
+    peer = rank if FAULT == "peer" and rank == 1 else after
+    operations = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, before)]
+    works = dist.batch_isend_irecv(operations)
+    if FAULT == "late":
+        print(y.sum())  # late
+    for work in works:
+        work.wait()
+    assert y[0] == before
+    if rank == 0:
+        dist.send(x, 1)  # unreceived
+    elif rank == 1 and FAULT != "unreceived":
+        dist.recv(y, 0)
+
+
+def objects() -> None:
+    names = [None] * world
+    dist.all_gather_object(names, {"rank": rank})
+    assert names[1] == {"rank": 1}
+    listed = [rank, "x"]
+    dist.broadcast_object_list(listed, 0)
+    assert listed == [0, "x"]
+    part = [None]
+    dist.scatter_object_list(part, list("abcdefgh"[:world]) if rank == 0 else None, 0)
+    assert part == ["abcdefgh"[rank]]
+    if not (FAULT == "skip" and rank == 1):
+        dist.barrier()  # skip
+    dist.gather_object(rank, names if rank == 0 else None, 0)
+
+
+def ddp() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(mlp(), bucket_cap_mb=1e-4, find_unused_parameters=FAULT == "")
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    for step in range(2):
+        loss = model(torch.randn(2, 8)).pow(2).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 1 and not (FAULT == "skip" and rank == 1):
+            dist.all_reduce(loss.detach())  # skip
+    weights = [torch.empty(8) for _ in range(world)]
+    dist.all_gather(weights, model.module[2].bias.detach())
+    assert torch.equal(weights[0], weights[1])
+
+
+def fsdp() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model, mesh = mlp(), init_device_mesh("cpu", (world,))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    for step in range(2):
+        x = torch.randn(2, 8)
+        if FAULT == "skip" and rank == 1 and step == 1:
+            model[0](x)
+        else:
+            model(x).pow(2).mean().backward()  # skip
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def pipelining() -> None:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    whole = mlp()
+    stage = PipelineStage(whole[:2] if rank == 0 else whole[2:], rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2 if FAULT == "skip" and rank == 1 else 4, loss_fn=lambda y, target: (y - target).pow(2).mean())
+    for _ in range(2):
+        if rank == 0:
+            schedule.step(torch.randn(8, 8))  # skip
+        else:
+            schedule.step(target=torch.randn(4 if FAULT else 8, 8))
+
+
+def tensor_parallel() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (world,))
+    model = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    torch.manual_seed(1)
+    for step in range(2):
+        x = torch.randn(2, 8)
+        if not (FAULT == "skip" and rank == 1 and step == 1):
+            model(x).sum().backward()  # skip
+
+
+dist.init_process_group(sys.argv[3] if len(sys.argv) > 3 else "nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+globals()[NAME]()
+dist.destroy_process_group()
