@@ -16,7 +16,7 @@ def mlp() -> nn.Sequential:
 
 
 def eager() -> None:
-    x = torch.full((4,), float(rank))
+    x = torch.full((3,), float(rank))
     if not (FAULT == "skip" and rank == 1):
         dist.all_reduce(x)  # skip
     size = 5 if FAULT == "size" and rank == 1 else 4
@@ -51,7 +51,7 @@ def messages() -> None:
         return
     peer = rank if FAULT == "peer" and rank == 1 else after
     operations = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, before)]
-    works = dist.batch_isend_irecv(operations)
+    works = dist.batch_isend_irecv(operations)  # peer
     if FAULT == "late":
         print(y.sum())  # late
     for work in works:

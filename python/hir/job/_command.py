@@ -59,22 +59,31 @@ def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.
     return parser.parse_args(own), rest
 
 
-def main(words: Sequence[str]) -> int:
-    options, rest = parse(words)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def imports() -> str | None:
+    """Imports what ranks share; returns why the job cannot run, if it cannot."""
     # The recorder of PyTorch does not know groups in Python.
     os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     try:
         import torch.distributed
     except ImportError:
-        print("[FAILED] not run: `hir job` needs PyTorch, which cannot be imported", file=sys.stderr)
-        return 6
+        return "`hir job` needs PyTorch, which cannot be imported"
     if not torch.distributed.is_available():
-        print("[FAILED] not run: this PyTorch is built without torch.distributed", file=sys.stderr)
-        return 6
-    # Most scripts import these, and ranks share what is imported here.
+        return "this PyTorch is built without torch.distributed"
+    # Most scripts import these.
     for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"):
         importlib.import_module(name)
+    return None
+
+
+def main(words: Sequence[str]) -> int:
+    options, rest = parse(words)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    missing = imports()
+    if missing:
+        print(f"[FAILED] not run: {missing}")
+        return 6
+    import torch
+
     from ._judge import judge
     from ._supervise import Supervisor
 
