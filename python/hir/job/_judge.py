@@ -217,7 +217,7 @@ def _unfinished(outcome: Outcome) -> Iterator[str]:
 
 
 def _failure(failed: list[tuple[int, State]]) -> str:
-    texts = {}
+    texts: dict[str, list[int]] = {}
     for rank, state in failed:
         texts.setdefault(state.error, []).append(rank)
     error, ranks = next(iter(texts.items()))

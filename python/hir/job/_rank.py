@@ -235,7 +235,8 @@ class Rank:
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
         """Returns the frames of the script and of PyTorch, and the line of the script."""
-        found, place, at = [], "", frame
+        found: list[int] = []
+        place, at = "", frame
         while at is not None and len(found) < MAX_FRAMES:
             code = at.f_code
             if not code.co_filename.startswith(OWN):

@@ -102,7 +102,7 @@ class Supervisor:
             for connection in ready:
                 rank = rank_of[connection]
                 try:
-                    message = connection.recv()
+                    message = self._connections[rank].recv()
                 except (EOFError, OSError):
                     self._collect(rank, is_last=True)
                     continue

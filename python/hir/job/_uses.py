@@ -96,7 +96,8 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int]]:
         """Returns the pending communications on buffers of a new one: those that it follows in its queue, and those that nothing orders."""
-        ordered, unordered = [], []
+        ordered: list[int] = []
+        unordered: list[int] = []
         reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
         for it in self._pending.values():
             if any(_meets(at, it.writes) for at in (*reads, *writes)) or any(_meets(at, it.reads) for at in writes):
