@@ -28,6 +28,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("-o", dest="folder", type=Path, help="keeps the records of all ranks, which `hir hang` reads, in this folder")
     parser.add_argument("--backend", choices=("nccl", "gloo"), help="the backend whose rules hold, instead of that of the script")
+    parser.add_argument("--cuda", action="store_true", help="runs a script for GPUs: a stand-in puts on the CPU what is on the GPU")
     parser.add_argument("--timeout", type=float, default=300, help="how many seconds a job may make no call while ranks wait (300)")
     options, rest = _split(parser, list(words))
     if options.ranks < 1:
@@ -46,7 +47,7 @@ def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.
         if word == "--" and has_script:
             rest += words[at + 1 :]
             break
-        if has_script and word.partition("=")[0] not in takes:
+        if has_script and word != "--cuda" and word.partition("=")[0] not in takes:
             rest.append(word)
         else:
             own.append(word)
@@ -63,15 +64,18 @@ def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
     # The recorder of PyTorch does not know groups in Python.
     os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
+    # A module of the current folder is none of PyTorch's.
+    paths, sys.path = sys.path, [it for it in sys.path if it not in ("", os.getcwd())]
     try:
         import torch.distributed
-    except ImportError:
-        return "`hir job` needs PyTorch, which cannot be imported"
+    except ImportError as error:
+        return f"`hir job` needs PyTorch, which cannot be imported: {error}"
     if not torch.distributed.is_available():
         return "this PyTorch is built without torch.distributed"
     # Most scripts import these.
     for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"):
         importlib.import_module(name)
+    sys.path = paths
     return None
 
 
@@ -148,10 +152,14 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
     )  # fmt: skip
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     recorder = Rank(rank, connection, files)
-    register(recorder, options.backend)
     sys.argv = [options.script, *rest]
 
     def run() -> None:
+        register(recorder, options.backend, options.ranks, port)
+        if options.cuda:
+            from ._cuda import stand_in
+
+            stand_in(rank, options.ranks, recorder.synchronize)
         if options.is_module:
             sys.path[0] = os.getcwd()
             runpy.run_module(options.script, run_name="__main__", alter_sys=True)

@@ -44,6 +44,8 @@ def judge(outcome: Outcome, folder: Path) -> int:
         return HANG
     if failed:
         print(f"[FAILED] {_failure(failed)}")
+        if any(it in state.error for _, state in failed for it in ("NVIDIA", "CUDA", "cuda")):
+            print("Help: `hir job --cuda` runs a script for GPUs on the CPU", file=sys.stderr)
         return ERROR
     if uses:
         print(f"[FAILED] {uses[0].partition('Error: ')[2]}")
@@ -221,7 +223,7 @@ def _failure(failed: list[tuple[int, State]]) -> str:
     for rank, state in failed:
         texts.setdefault(state.error, []).append(rank)
     error, ranks = next(iter(texts.items()))
-    return f"{numbers(ranks)} failed: {_first_line(error)}; the calls before it agree"
+    return f"{numbers(ranks)} failed: {_first_line(error)}"
 
 
 def _first_line(text: str) -> str:

@@ -160,6 +160,11 @@ class Rank:
                 if number < issued.number and it.event.is_set():
                     self.finish(it)
 
+    def synchronize(self) -> None:
+        """Waits for all calls, as the host does for a GPU."""
+        for issued in list(self._issued.values()):
+            self.wait(issued)
+
     def finish(self, issued: Issued) -> None:
         with self._lock:
             if issued.is_delivered:
@@ -297,6 +302,7 @@ def run_script(run: Callable[[], object], rank: Rank) -> int:
         run()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        text = f"it ended with {end.code!r}" if code else ""
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException as error:

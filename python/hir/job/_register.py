@@ -1,4 +1,4 @@
-"""Gives the script recorded groups wherever it makes a process group, whichever backend it names."""
+"""Gives the script recorded groups wherever it makes a process group, whichever backend it names, and one store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing
 from torch.distributed import distributed_c10d as c10d
 
 from ._calls import Group
@@ -34,15 +35,15 @@ def rules_of(asked: str, override: str | None) -> str:
     return "nccl" if name in NCCL else "gloo"
 
 
-def register(rank: Rank, override: str | None) -> None:
+def register(rank: Rank, override: str | None, ranks: int, port: int) -> None:
     """Replaces what creates process groups."""
     asked = ["gloo"]
     is_eager = [hasattr(c10d, "_create_nccl2_process_group") and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"]
 
     def create(options: Any, _: Any) -> RecordedGroup:
-        ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         has_pairs = LAZY in asked[0] or not is_eager[0]
-        return RecordedGroup(rank, Group(str(options.group_id), "undefined", ranks, rules_of(asked[0], override), has_pairs), asked[0])
+        return RecordedGroup(rank, Group(str(options.group_id), "undefined", members, rules_of(asked[0], override), has_pairs), asked[0])
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     original = c10d._new_process_group_helper
@@ -65,12 +66,30 @@ def register(rank: Rank, override: str | None) -> None:
 
     c10d._new_process_group_helper = helper
     initialise = c10d.init_process_group
+    of_init = inspect.signature(initialise)
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.pop("device_id", None)
+        bound = of_init.bind(*args, **kwargs)
+        device = bound.arguments.pop("device_id", None)
         is_eager[0] = is_eager[0] or device is not None
-        if device is not None and kwargs.get("backend") is None and not args and torch.device(device).type == "cuda":
-            kwargs["backend"] = "nccl"
-        return initialise(*args, **kwargs)
+        if device is not None and bound.arguments.get("backend") is None and _type_of(device) == "cuda":
+            bound.arguments["backend"] = "nccl"
+        if bound.arguments.get("store") is None:
+            # Whichever address the script names: the store of the job is there.
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+            bound.arguments["init_method"] = "env://"
+        return initialise(*bound.args, **bound.kwargs)
 
     c10d.init_process_group = dist.init_process_group = init_process_group
+
+    def spawn(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+        if nprocs != ranks:
+            raise RuntimeError(f"the script starts {nprocs} ranks by itself: run it with --ranks {nprocs}")
+        function(rank.rank, *args)
+
+    # Each rank is already a process.
+    torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn
+
+
+def _type_of(device: Any) -> str:
+    return "cuda" if isinstance(device, int) else torch.device(device).type
