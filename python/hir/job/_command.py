@@ -64,6 +64,8 @@ def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
     # The recorder of PyTorch does not know groups in Python.
     os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
+    # A compiled function calls what the function calls.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A module of the current folder is none of PyTorch's.
     paths, sys.path = sys.path, [it for it in sys.path if it not in ("", os.getcwd())]
     try:
