@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -131,7 +131,8 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def supports_coalescing(self) -> bool:
-        return self._about.is_nccl
+        # Versions differ in whether they ask this of a group in Python: `batch` begins and ends a batch itself.
+        return False
 
     @property
     def supports_splitting(self) -> bool:
@@ -203,6 +204,17 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return RecordedWork(self._recorder, batch, [target for it in batch for target, _ in it.outputs])
 
     end_coalescing = endCoalescing = _end_coalescing
+
+    def batch(self, issue: Callable[[], list[Any]]) -> list[Any]:
+        """Issues messages as ``batch_isend_irecv`` does."""
+        if not self._about.is_nccl:
+            return issue()
+        self._start_coalescing()
+        try:
+            issue()
+        finally:
+            work = self._end_coalescing()
+        return [work]
 
     def _all(self, piece: int = 0) -> tuple[tuple[int, int], ...]:
         return tuple((member, piece) for member in range(self.size()))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import process_time, time_ns
 from types import CodeType, FrameType
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Hashable, Sequence
 
 from torch.futures import Future
 
@@ -65,6 +65,7 @@ class Rank:
         self._queues: dict[object, dict[int, Issued]] = {}
         self._next = 0
         self._read: list[int] = []
+        self._communicators: dict[Hashable, threading.Event] = {}
         self._frames: dict[tuple[CodeType, int], int] = {}
         self._new_frames: list[tuple[str, int, str]] = []
         self._reported: set[tuple[str, ...]] = set()
@@ -100,7 +101,7 @@ class Rank:
         value: list[Any] | None = None,
     ) -> Issued:
         """Reports a call and writes what it gives. ``inputs`` and ``results`` are the tensors as the script passes them."""
-        is_single = peer is not None and batch is None and group.has_pairs
+        is_single = peer is not None and batch is None and group.is_nccl and group.has_pairs
         queue = (group.key, peer if is_single else None) if group.is_nccl else None
         frames, place = self._stack(sys._getframe(2))
         with self.uses.quiet():
@@ -141,7 +142,16 @@ class Rank:
         if not is_blocking and threading.current_thread() is threading.main_thread():
             self.uses.add(number, queue, inputs, results)
         self.send("call", call, new, read)
+        if is_single and peer is not None and group.ranks[peer] != self.rank:
+            self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
         return about
+
+    def _connect(self, number: int, communicator: Hashable) -> None:
+        """Waits until both ranks have made the first call on a communicator of two: NCCL creates it then, and blocks the host."""
+        if communicator not in self._communicators:
+            event = self._communicators[communicator] = threading.Event()
+            self.send("join", number, communicator)
+            event.wait()
 
     def end_batch(self, batch: int) -> None:
         self.send("batch", batch)
@@ -220,6 +230,8 @@ class Rank:
                 if has_future:
                     # What follows it may wait for other calls.
                     threading.Thread(target=self._complete, args=(issued,), name=f"{THREADS}future", daemon=True).start()
+            elif message[0] == "joined":
+                self._communicators[message[1]].set()
             elif message[0] == "where":
                 self._tell_where()
             elif message[0] == "stop":

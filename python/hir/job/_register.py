@@ -82,6 +82,14 @@ def register(rank: Rank, override: str | None, ranks: int, port: int) -> None:
 
     c10d.init_process_group = dist.init_process_group = init_process_group
 
+    batch = c10d.batch_isend_irecv
+
+    def batch_isend_irecv(operations: Any) -> Any:
+        group = (operations[0].group if operations else None) or dist.group.WORLD
+        return group.batch(lambda: batch(operations)) if isinstance(group, RecordedGroup) else batch(operations)
+
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
+
     def spawn(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
         if nprocs != ranks:
             raise RuntimeError(f"the script starts {nprocs} ranks by itself: run it with --ranks {nprocs}")

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Sequence
@@ -83,9 +82,10 @@ class Supervisor:
         self._states = [State() for _ in connections]
         self._matching = Matching()
         self._uses: list[Use] = []
+        #: The ranks that have begun to create a communicator of two, each with its call.
+        self._joined: dict[Any, dict[int, int]] = {}
         self._unread: dict[int, tuple[Slot, set[int]]] = {}
         self._free: list[list[int]] = [[] for _ in connections]
-        self._out: list[deque[Any]] = [deque() for _ in connections]
 
     def run(self) -> Outcome:
         """Serves the ranks until all have ended, or none can proceed."""
@@ -151,6 +151,13 @@ class Supervisor:
             state.has_threads = message[2]
             if post is not None and not post.completed:
                 state.waits = message[1]
+        elif kind == "join":
+            joined = self._joined.setdefault(message[2], {})
+            joined[rank] = state.waits = message[1]
+            if len(joined) == 2:
+                for it in joined:
+                    self._states[it].waits = None
+                    self._send(it, ("joined", message[2]))
         elif kind == "group":
             state.groups[message[1].name] = message[1]
         elif kind == "use":
