@@ -157,7 +157,7 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
     sys.argv = [options.script, *rest]
 
     def run() -> None:
-        register(recorder, options.backend, options.ranks, port)
+        register(recorder, options.backend, "cuda" if options.cuda else "cpu", options.ranks, port)
         if options.cuda:
             from ._cuda import stand_in
 

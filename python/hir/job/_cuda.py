@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 #: What the functions of `torch.cuda` and `torch.accelerator` return that tell something of a device.
@@ -75,6 +76,13 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             return args[0]
         if function is torch.Tensor.record_stream:
             return None
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
+        if function is torch.nn.functional.scaled_dot_product_attention and isinstance(args[0], DTensor):
+            # DTensor distributes the kernels of GPUs only. They communicate nothing.
+            query = args[0]
+            result = function(*(it.to_local() if isinstance(it, DTensor) else it for it in args), **(kwargs or {}))
+            return DTensor.from_local(result, query.device_mesh, query.placements, run_check=False)
         if function is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], "cpu", *args[2:])
         if any(_is_gpu(it) for it in args):

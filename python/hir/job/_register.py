@@ -26,16 +26,15 @@ LAZY = "nccl-lazy"
 NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy", "xccl")
 
 
-def rules_of(asked: str, override: str | None) -> str:
-    """Returns the backend whose rules hold for tensors of the CPU in a group of the backend that the script names."""
-    if override:
-        return override
+def rules_of(asked: str, device: str) -> str:
+    """Returns the backend whose rules hold for tensors of a device in a group of the backend that the script names."""
     by_device = dict(it.split(":", 1) for it in asked.split(",") if ":" in it)
-    name = by_device.get("cpu", asked) if by_device else asked
+    default = "nccl" if device == "cuda" else "gloo"
+    name = by_device.get(device, default) if by_device else default if asked == "undefined" else asked
     return "nccl" if name in NCCL else "gloo"
 
 
-def register(rank: Rank, override: str | None, ranks: int, port: int) -> None:
+def register(rank: Rank, override: str | None, device: str, ranks: int, port: int) -> None:
     """Replaces what creates process groups."""
     asked = ["gloo"]
     is_eager = [hasattr(c10d, "_create_nccl2_process_group") and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"]
@@ -43,7 +42,7 @@ def register(rank: Rank, override: str | None, ranks: int, port: int) -> None:
     def create(options: Any, _: Any) -> RecordedGroup:
         members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         has_pairs = LAZY in asked[0] or not is_eager[0]
-        return RecordedGroup(rank, Group(str(options.group_id), "undefined", members, rules_of(asked[0], override), has_pairs), asked[0])
+        return RecordedGroup(rank, Group(str(options.group_id), "undefined", members, override or rules_of(asked[0], device), has_pairs), asked[0])
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     original = c10d._new_process_group_helper
