@@ -1,6 +1,9 @@
 """The jobs of test_job.py: ``job_programs.py NAME [FAULT]``. A line that a fault is reported at has a comment with the name of the fault."""
 
+import os
+import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -139,6 +142,79 @@ def tensor_parallel() -> None:
         x = torch.randn(2, 8)
         if not (FAULT == "skip" and rank == 1 and step == 1):
             model(x).sum().backward()  # skip
+
+
+def operations() -> None:
+    import torch.distributed._functional_collectives as fc
+
+    own, everyone = float(rank), [float(it) for it in range(world)]
+    uneven = [torch.empty(it + 1) for it in range(world)]
+    dist.all_gather(uneven, torch.full((rank + 1,), own))
+    assert [it.tolist() for it in uneven] == [[float(it)] * (it + 1) for it in range(world)]
+    largest = torch.ones(2, dtype=torch.bfloat16) * rank
+    dist.reduce(largest, 0, dist.ReduceOp.MAX)
+    assert largest.tolist() == [world - 1.0 if rank == 0 else own] * 2
+    number = torch.tensor(3 + 4j) * rank
+    dist.all_reduce(number)
+    assert number == (3 + 4j) * sum(everyone)
+    # The values of a tensor that is not contiguous.
+    matrix = torch.arange(6.0).view(2, 3).t() if rank == 1 else torch.zeros(2, 3).t()
+    dist.broadcast(matrix, 1)
+    assert matrix.tolist() == [[0, 3], [1, 4], [2, 5]]
+    parts = [torch.empty(1) for _ in range(world)] if rank == 0 else None
+    dist.gather(torch.tensor([own]), parts)
+    part = torch.empty(1)
+    dist.scatter(part, parts)
+    assert part.item() == own
+    assert (fc.all_reduce(torch.ones(3), "avg", dist.group.WORLD) + 1).tolist() == [2, 2, 2]
+    with dist._coalescing_manager(async_ops=True) as together:
+        several = [torch.ones(2) for _ in range(3)]
+        for it in several:
+            dist.all_reduce(it)
+    together.wait()
+    assert several[2].tolist() == [world, world]
+    works = [dist.all_reduce(it, async_op=True) for it in several]
+    doubled = works[0].get_future().then(lambda future: future.value()[0] * 2)
+    assert doubled.wait().tolist() == [2 * world**2] * 2
+    # What precedes in the queue has completed, too.
+    works[2].wait()
+    assert several[1].tolist() == [world**2] * 2
+    if rank == 0:
+        sources = {dist.recv(part) for _ in range(world - 1)}
+        assert sources == set(range(1, world))
+    else:
+        dist.send(part, 0)
+
+
+def failing() -> None:
+    dist.barrier()
+    if rank == 1 and FAULT == "raise":
+        raise ValueError("bad batch")
+    if rank == 1 and FAULT == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1 and FAULT == "sleep":
+        time.sleep(100)
+    if rank != 1 or FAULT != "leave":
+        dist.all_reduce(torch.ones(1))  # leave
+
+
+def gpu() -> None:
+    torch.cuda.set_device(rank)
+    model = nn.parallel.DistributedDataParallel(mlp().cuda(), device_ids=[rank])
+    with torch.autocast("cuda", torch.bfloat16):
+        model(torch.randn(4, 8, device="cuda")).float().mean().backward()
+    x = torch.ones(4, device=torch.device("cuda", rank))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        dist.all_reduce(x, async_op=True)
+    if FAULT != "late":
+        torch.cuda.synchronize()
+    print(x.to(rank).sum())  # late
+
+
+def groups() -> None:
+    if FAULT != "other" or rank != 2:
+        dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1, 2]))  # other
 
 
 dist.init_process_group(sys.argv[3] if len(sys.argv) > 3 else "nccl")

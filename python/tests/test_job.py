@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import hir
+
 pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).with_name("job_programs.py")
 #: The jobs and their numbers of ranks.
-JOBS = {"eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "pipelining": 2, "tensor_parallel": 2}
+JOBS = {"operations": 3, "groups": 3, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "pipelining": 2, "tensor_parallel": 2}
 
 #: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
 SERVER = """
@@ -74,6 +76,7 @@ def test_a_right_job_has_no_fault(job, name):
         ("eager", "reduction", "E0802"),
         ("eager", "swap", "E0801"),
         ("eager", "group", "E0801"),
+        ("groups", "other", "E0805"),
         ("messages", "late", "E0701"),
         ("messages", "ungrouped", "E0803"),
         ("messages", "peer", "E0804"),
@@ -92,6 +95,54 @@ def test_a_fault_is_reported_with_its_line(job, name, fault, finding):
     assert f"{PROGRAMS.name}:{line_of(name, fault)}" in verdict, text
     assert f"[{finding}] Error" in text
     assert code == (7 if finding == "E0701" else 4)
+
+
+@pytest.mark.parametrize(
+    "fault, options, verdict, code",
+    [
+        ("raise", [], "[FAILED] rank 1 failed: ValueError: bad batch", 1),
+        ("kill", [], "[FAILED] rank 1 failed: it was ended by SIGKILL", 1),
+        ("leave", [], "[FAILED] hang: rank 1 ends without the all_reduce (job_programs.py:{line}) in which ranks 0 and 2 wait", 4),
+        ("sleep", ["--timeout", 1], "[FAILED] no call for 1 s: ranks 0 and 2 wait, first in all_reduce (job_programs.py:{line})", 4),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named(job, fault, options, verdict, code):
+    found, text = job(PROGRAMS.name, "--ranks", 3, *options, "failing", fault)
+    assert text.splitlines()[-1].startswith(verdict.format(line=line_of("failing", "leave"))), text
+    assert found == code
+
+
+def test_a_script_for_gpus_runs_with_a_stand_in(job):
+    code, text = job(PROGRAMS.name, "--ranks", 2, "gpu")
+    assert code == 1 and "# help: `hir job --cuda`" in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu")
+    assert code == 0 and "under NCCL" in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "late")
+    assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', 'late')}: " in text, text
+
+
+def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):
+    script = tmp_path / "spawn.py"
+    script.write_text(
+        "import torch.multiprocessing as mp, torch.distributed as dist\n"
+        "def main(rank, size):\n"
+        "    dist.init_process_group('gloo', init_method='tcp://127.0.0.1:1', rank=rank, world_size=size)\n"
+        "    dist.barrier()\n"
+        "if __name__ == '__main__': mp.spawn(main, (2,), nprocs=2)\n"
+    )
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and "no fault in 2 calls of 2 ranks" in text, text
+    code, text = job(script, "--ranks", 3)
+    assert code == 1 and "run it with --ranks 2" in text, text
+    script.write_text("")
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and text.splitlines()[-1].startswith("[UNDECIDED] "), text
+
+
+def test_records_are_dumps(job, tmp_path):
+    job(PROGRAMS.name, "--ranks", 3, "-o", tmp_path, "eager", "skip")
+    report = hir.hang(tmp_path)
+    assert report.findings[0].code == "E0801"
 
 
 def test_the_rules_of_the_backend_hold(job):
