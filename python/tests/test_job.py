@@ -146,6 +146,8 @@ def test_records_are_dumps(job, tmp_path):
 
 
 def test_the_rules_of_the_backend_hold(job):
+    code, text = job(PROGRAMS.name, "--ranks", 2, "ddp", "", "gloo")
+    assert code == 0 and "under gloo" in text, text
     # With gloo, a send and a receive that are not in a batch proceed.
     code, text = job(PROGRAMS.name, "--ranks", 3, "messages", "ungrouped", "gloo")
     assert code == 0, text

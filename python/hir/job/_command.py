@@ -10,7 +10,6 @@ import os
 import runpy
 import socket
 import sys
-import tempfile
 import threading
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -122,12 +121,13 @@ def main(words: Sequence[str]) -> int:
     supervisor = Supervisor([own for own, _ in pipes], processes, options.timeout)
     try:
         outcome = supervisor.run()
+    except KeyboardInterrupt:
+        print("[STOPPED] by SIGINT")
+        return 130
     finally:
         supervisor.end()
         del store
-    with tempfile.TemporaryDirectory(prefix="hir-job-") as temporary:
-        code = judge(outcome, Path(options.folder or temporary))
-    _leave(code)
+    _leave(judge(outcome, options.folder))
 
 
 def _leave(code: int) -> NoReturn:

@@ -7,6 +7,7 @@ from typing import Iterable
 
 from ._calls import SEND, value_of
 from ._matching import Post, Slot
+from ._rank import is_of_script
 from ._supervise import Outcome, State
 
 
@@ -17,11 +18,6 @@ def numbers(ranks: Iterable[int], verb: str = "") -> str:
         return f"rank {texts[0]}{' ' if verb else ''}{verb}{('es' if verb.endswith('s') else 's') if verb else ''}"
     many = f"{len(texts)} ranks" if len(texts) > 8 else f"ranks {', '.join(texts[:-1])} and {texts[-1]}"
     return f"{many}{' ' if verb else ''}{verb}"
-
-
-def is_of_script(file: str) -> bool:
-    """Whether a file is neither of PyTorch nor of Python."""
-    return "/torch/" not in file and not file.startswith("<") and ("/lib/python3." not in file or "-packages/" in file)
 
 
 def shown(place: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -19,11 +20,13 @@ ERROR, HANG, RACE = 1, 4, 7
 FAULTS = ("E0801", "E0802", "E0803", "E0804", "E0805")
 
 
-def judge(outcome: Outcome, folder: Path) -> int:
-    """Prints the result, and returns the exit code."""
+def judge(outcome: Outcome, folder: Path | None) -> int:
+    """Prints the result, and returns the exit code. Keeps the records in a folder, if it is given."""
     calls, ranks = sum(len(it) for it in outcome.matching.posts.values()), len(outcome.states)
-    write_dumps(outcome.matching, outcome.states, folder)
-    report = _explain(folder) if calls else None
+    is_over = not outcome.stopped and not outcome.matching.unfit
+    report = None
+    if folder is not None or not is_over:
+        report = _explain(outcome, folder)
     fault = _fault(outcome, report)
     uses = list(_use_texts(outcome.uses))
     failed = [(rank, it) for rank, it in enumerate(outcome.states) if it.code]
@@ -58,11 +61,13 @@ def _failed(text: str, code: int) -> int:
     return code
 
 
-def _explain(folder: Path) -> HangReport | None:
-    try:
-        return hang(folder)
-    except HirError:
-        return None
+def _explain(outcome: Outcome, folder: Path | None) -> HangReport | None:
+    with tempfile.TemporaryDirectory(prefix="hir-job-") as temporary:
+        write_dumps(outcome.matching, outcome.states, folder or Path(temporary))
+        try:
+            return hang(folder or temporary)
+        except HirError:
+            return None
 
 
 def _fault(outcome: Outcome, report: HangReport | None) -> tuple[str, str] | None:

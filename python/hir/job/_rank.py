@@ -67,6 +67,7 @@ class Rank:
         self._read: list[int] = []
         self._communicators: dict[Hashable, threading.Event] = {}
         self._frames: dict[tuple[CodeType, int], int] = {}
+        self._kinds: dict[CodeType, str] = {}
         self._new_frames: list[tuple[str, int, str]] = []
         self._reported: set[tuple[str, ...]] = set()
         self.uses = Uses(self._report_use)
@@ -251,22 +252,25 @@ class Rank:
     # Stacks.
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
-        """Returns the frames of the script and of PyTorch, and the line of the script."""
+        """Returns the frames that say where a call comes from, and the line of the script."""
         found: list[int] = []
         place, at = "", frame
         while at is not None and len(found) < MAX_FRAMES:
             code = at.f_code
-            if not code.co_filename.startswith(OWN):
+            kind = self._kinds.get(code)
+            if kind is None:
+                kind = self._kinds[code] = _kind_of(code)
+            if kind == "run":
+                break
+            if kind:
                 key = (code, at.f_lineno)
                 number = self._frames.get(key)
                 if number is None:
                     number = self._frames[key] = len(self._frames)
                     self._new_frames.append((code.co_filename, at.f_lineno, code.co_name))
                 found.append(number)
-                if not place and _is_of_script(code.co_filename):
+                if not place and kind == "script":
                     place = f"{code.co_filename}:{at.f_lineno}"
-            elif code.co_name == "run_script":
-                break
             at = at.f_back
         return tuple(found), place
 
@@ -281,8 +285,19 @@ class Rank:
             self.send("use", *finding)
 
 
-def _is_of_script(file: str) -> bool:
-    return "/torch/" not in file and not file.startswith("<") and "/lib/python3." not in file or "site-packages/" in file and "/torch/" not in file
+def is_of_script(file: str) -> bool:
+    """Whether a file is neither of PyTorch nor of Python."""
+    return "/torch/" not in file and not file.startswith("<") and ("/lib/python3." not in file or "-packages/" in file)
+
+
+def _kind_of(code: CodeType) -> str:
+    """Returns what a frame tells: ``script`` is a line of it, ``torch`` the function that it calls, ``run`` the end of the stack."""
+    file = code.co_filename
+    if file.startswith(OWN):
+        return "run" if code.co_name == "run_script" else ""
+    if is_of_script(file):
+        return "script"
+    return "torch" if file.endswith("torch/distributed/distributed_c10d.py") or "torch/autograd/" in file else ""
 
 
 #: The names of element types in the flight recorder.
