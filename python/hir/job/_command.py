@@ -61,6 +61,8 @@ def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.
 
 def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
+    if not hasattr(os, "memfd_create"):
+        return "`hir job` needs Linux"
     # The recorder of PyTorch does not know groups in Python.
     os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     # A compiled function calls what the function calls.
@@ -92,11 +94,17 @@ def main(words: Sequence[str]) -> int:
     from ._judge import judge
     from ._supervise import Supervisor
 
-    files = [os.memfd_create(f"hir-job-{rank}") for rank in range(options.ranks)]
-    server = socket.socket()
-    server.bind(("127.0.0.1", 0))
-    server.listen(128)
-    pipes = [Pipe() for _ in range(options.ranks)]
+    try:
+        if options.folder:
+            options.folder.mkdir(parents=True, exist_ok=True)
+        files = [os.memfd_create(f"hir-job-{rank}") for rank in range(options.ranks)]
+        server = socket.socket()
+        server.bind(("127.0.0.1", 0))
+        server.listen(128)
+        pipes = [Pipe() for _ in range(options.ranks)]
+    except OSError as error:
+        print(f"[FAILED] {error}")
+        return 6
     sys.stdout.flush()
     sys.stderr.flush()
     processes = []

@@ -140,7 +140,7 @@ class Rank:
             self._queues.setdefault(queue, {})[number] = about
             read, self._read = self._read, []
             new, self._new_frames = self._new_frames, []
-        if not is_blocking and threading.current_thread() is threading.main_thread():
+        if not is_blocking:
             self.uses.add(number, queue, inputs, results)
         self.send("call", call, new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
@@ -189,8 +189,7 @@ class Rank:
             self._queues.get(issued.queue, {}).pop(issued.number, None)
             if issued.outputs and issued.parts:
                 issued.source = issued.parts[0][0]
-        if threading.current_thread() is threading.main_thread():
-            self.uses.remove(issued.number)
+        self.uses.remove(issued.number)
 
     def future(self, issued: Issued) -> Any:
         """Returns the future of a call, which completes with it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Sequence
 
@@ -54,6 +55,8 @@ class Pending:
 
     number: int
     queue: object
+    #: Its tensors: while it is pending, their memory is not used again.
+    tensors: list[Any]
     reads: list[Range] = field(default_factory=list)
     writes: list[Range] = field(default_factory=list)
 
@@ -71,7 +74,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 class Uses(TorchDispatchMode):  # type: ignore[misc]
-    """Sees the operators of this thread while communications are pending, and reports ``(number, how, operator)``."""
+    """Sees the operators of the main thread while communications are pending, and reports ``(number, how, operator)``."""
 
     def __init__(self, report: Callable[[int, str, str], None]) -> None:
         super().__init__()
@@ -86,7 +89,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def add(self, number: int, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         ranges = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
-        self._pending[number] = Pending(number, queue, *ranges)
+        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges)
         self._set_entered(True)
 
     def remove(self, number: int) -> None:
@@ -106,7 +109,8 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def _set_entered(self, is_entered: bool) -> None:
         # It is below all other modes, so that those may end in their order.
-        if is_entered == self._is_entered or self._is_quiet:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_entered == self._is_entered or self._is_quiet or not is_main:
             return
         stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         # Modes that trace have a place of their own.
