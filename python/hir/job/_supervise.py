@@ -165,7 +165,8 @@ class Supervisor:
         elif kind == "where":
             _, top, place, cpu = message
             is_future = any(top[0].endswith(file) and top[1] == function for file, function in FUTURES)
-            state.is_idle = is_future and cpu - state.cpu < 0.02
+            has_open = next(self._matching.open_posts(rank), None) is not None
+            state.is_idle = is_future and has_open and cpu - state.cpu < 0.02 and self._sleeps(rank)
             state.top, state.place, state.cpu = top, place, cpu
         elif kind == "end":
             state.code, state.error = message[1], message[2]
@@ -204,6 +205,15 @@ class Supervisor:
         for rank, state in enumerate(self._states):
             if state.waits is None and state.code is None and not state.is_gone:
                 self._send(rank, ("where",))
+
+    def _sleeps(self, rank: int) -> bool:
+        """Whether the main thread of a rank waits, and not for a processor."""
+        process = self._processes[rank]
+        try:
+            with open(f"/proc/{process}/task/{process}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "S"
+        except OSError:
+            return False
 
     def _collect(self, rank: int, is_last: bool = False) -> None:
         """Notes the end of a process."""
