@@ -118,6 +118,14 @@ def fsdp() -> None:
             optimizer.zero_grad()
 
 
+def fsdp1() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(mlp(), device_id=torch.device("cpu"))
+    for _ in range(2):
+        model(torch.randn(2, 8)).sum().backward()
+
+
 def pipelining() -> None:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).with_name("job_programs.py")
 #: The jobs and their numbers of ranks.
-JOBS = {"operations": 3, "groups": 3, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "pipelining": 2, "tensor_parallel": 2}
+JOBS = {"operations": 3, "groups": 3, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
 
 #: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
 SERVER = """

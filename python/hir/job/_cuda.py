@@ -1,6 +1,6 @@
 """A stand-in for GPUs (``--cuda``): what a script puts on a GPU is on the CPU, and streams and events do nothing.
 
-The functions of ``torch.cuda`` that the stand-in lacks fail as they do without a GPU: kernels of CUDA or Triton, CUDA graphs, FSDP of version 1.
+The functions of ``torch.cuda`` that the stand-in lacks fail as they do without a GPU: kernels of CUDA or Triton.
 """
 
 from __future__ import annotations

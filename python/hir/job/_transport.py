@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any, Callable, Sequence
 
@@ -31,8 +32,10 @@ def elements_of(tensor: Any) -> Elements:
 
 
 def _bytes(tensor: Any) -> memoryview:
-    """Returns the memory of a contiguous tensor."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    """Returns the memory of a contiguous tensor, which has to live longer."""
+    # `numpy()` would forbid later changes of the size.
+    size = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
 
 
 class Memory:
@@ -49,7 +52,8 @@ class Memory:
         """Writes tensors one after the other, and returns the offset of the first."""
         if not tensors:
             return 0
-        parts = [_bytes(it.detach().contiguous()) for it in tensors if it.numel()]
+        whole = [it.detach().resolve_conj().resolve_neg().contiguous() for it in tensors if it.numel()]
+        parts = [_bytes(it) for it in whole]
         size = -(-sum(it.nbytes for it in parts) // ALIGNMENT) * ALIGNMENT
         free = self._free.get(size)
         offset = free.pop() if free else self._end
