@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
@@ -120,7 +121,9 @@ def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
     ):
         setattr(owner, name, _on_cpu(getattr(owner, name)))
     torch.nn.Module.cuda = lambda module, device=None: module
-    torch.nn.parallel.DistributedDataParallel.__init__ = _without(torch.nn.parallel.DistributedDataParallel.__init__, "device_ids", "output_device")
+    ddp, fsdp = torch.nn.parallel.DistributedDataParallel, FullyShardedDataParallel
+    ddp.__init__ = _with(ddp.__init__, device_ids=None, output_device=None)
+    fsdp.__init__ = _with(fsdp.__init__, device_id=torch.device("cpu"))
     OnCpu().__enter__()
 
 
@@ -131,13 +134,13 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
-def _without(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+def _with(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
+    """Returns a function with these arguments, whatever is passed."""
     signature = inspect.signature(function)
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        for name in names:
-            bound.arguments.pop(name, None)
+        bound.arguments.update(values)
         return function(*bound.args, **bound.kwargs)
 
     return replaced
