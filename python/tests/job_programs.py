@@ -219,6 +219,18 @@ def gpu() -> None:
     print(x.to(rank).sum())  # late
 
 
+def crossed() -> None:
+    other, tensors = dist.new_group(list(range(world))), [torch.ones(4), torch.ones(4)]
+    calls = [(tensors[0], dist.group.WORLD), (tensors[1], other)]
+    if FAULT == "order" and rank == 1:
+        calls.reverse()
+    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in calls]:  # order
+        work.wait()
+    if FAULT == "blocking":
+        for tensor, group in calls[:: 1 - 2 * rank]:
+            dist.all_reduce(tensor, group=group)  # blocking
+
+
 def groups() -> None:
     if FAULT != "other" or rank != 2:
         dist.new_group([0, 1])

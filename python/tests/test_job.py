@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).with_name("job_programs.py")
 #: The jobs and their numbers of ranks.
-JOBS = {"operations": 3, "groups": 3, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
+JOBS = {"operations": 3, "groups": 3, "crossed": 2, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
 
 #: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
 SERVER = """
@@ -77,6 +77,8 @@ def test_a_right_job_has_no_fault(job, name):
         ("eager", "swap", "E0801"),
         ("eager", "group", "E0801"),
         ("groups", "other", "E0805"),
+        ("crossed", "order", "E0707"),
+        ("crossed", "blocking", "E0803"),
         ("messages", "late", "E0701"),
         ("messages", "ungrouped", "E0803"),
         ("messages", "peer", "E0804"),
@@ -94,7 +96,7 @@ def test_a_fault_is_reported_with_its_line(job, name, fault, finding):
     assert verdict.startswith("[FAILED] "), text
     assert f"{PROGRAMS.name}:{line_of(name, fault)}" in verdict, text
     assert f"[{finding}] Error" in text
-    assert code == (7 if finding == "E0701" else 4)
+    assert code == (7 if finding.startswith("E07") else 4)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ def write_dumps(matching: Matching, states: list[State], folder: Path) -> None:
     """Writes ``rank_N.json`` for each rank."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank, state in enumerate(states):
-        groups = {it.call.group.name: it.call.group for it in matching.posts.get(rank, ())}
-        groups.update({name: it for name, it in state.groups.items() if name not in groups})
         frames = [{"filename": file, "line": line, "name": name} for file, line, name in state.frames]
-        config = {it.name: {"name": it.name, "desc": it.description, "ranks": str(list(it.ranks))} for it in groups.values()}
+        config = {it.name: {"name": it.name, "desc": it.description, "ranks": str(list(it.ranks))} for it in state.groups.values()}
         entries = list(_entries(matching.posts.get(rank, []), frames))
         dump = {"version": "2.10", "pg_config": config, "entries": entries}
         (folder / f"rank_{rank}.json").write_text(json.dumps(dump))

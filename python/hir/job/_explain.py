@@ -85,7 +85,8 @@ def other_group_text(outcome: Outcome) -> str | None:
     """Says which ranks wait in groups of the same members that they have made under different names."""
     by_members: dict[tuple[int, ...], dict[str, list[Post]]] = {}
     for post in waiting(outcome):
-        if _absent(post):
+        key = post.call.group.key
+        if any(key not in outcome.states[it].groups for it in _absent(post)):
             by_members.setdefault(post.call.group.ranks, {}).setdefault(post.call.group.name, []).append(post)
     for names in by_members.values():
         if len(names) > 1:
@@ -126,6 +127,18 @@ def cycle_text(outcome: Outcome) -> str | None:
             cycle = sorted(path[path.index(rank) :])
             texts = [f"rank {it} in {at(outcome, edges[it][0])}" for it in cycle]
             return f"{numbers(cycle)} wait for each other: {', '.join(texts[:4])}{', …' if len(texts) > 4 else ''}"
+    return None
+
+
+def crossed_text(outcome: Outcome) -> str | None:
+    """Says which ranks have two collectives of NCCL pending in different orders."""
+    for orders in outcome.matching.orders.values():
+        if len(orders) == 2:
+            texts = [
+                f"rank {first.rank} {at(outcome, first)} of group {first.call.group.name} before {at(outcome, second)} of group {second.call.group.name}"
+                for first, second in orders.values()
+            ]
+            return f"ranks start collectives of two groups in different orders, which can hang with NCCL: {', '.join(texts)}"
     return None
 
 

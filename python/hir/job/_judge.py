@@ -10,7 +10,7 @@ from typing import Iterator
 from .._diagnostic import HirError
 from .._hang import HangReport, hang
 from ._dumps import write_dumps
-from ._explain import cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stop_text, unfit_text
+from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stop_text, unfit_text
 from ._supervise import Outcome, Use
 
 #: The codes of exit, those of the other tools of hir.
@@ -28,9 +28,11 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
     if folder is not None or not is_over:
         report = _explain(outcome, folder)
     fault = _fault(outcome, report)
-    uses = list(_use_texts(outcome.uses))
+    uses = [f"[E0701] Error: {it}" for it in _use_texts(outcome.uses)]
+    crossed = crossed_text(outcome)
+    uses += [f"[E0707] Error: {crossed}"] if crossed else []
     failed = [(rank, it) for rank, it in enumerate(outcome.states) if it.code]
-    for text in ([fault[0]] if fault else []) + [f"[E0701] Error: {it}" for it in uses]:
+    for text in ([fault[0]] if fault else []) + uses:
         print(text, file=sys.stderr)
     sys.stderr.flush()
     print(f"# {ranks} ranks, {calls} calls in {outcome.seconds:.1f} s")
@@ -48,7 +50,7 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
     if outcome.stopped:
         return _failed(stop_text(outcome), HANG)
     if uses:
-        return _failed(uses[0], RACE)
+        return _failed(uses[0].partition("Error: ")[2], RACE)
     if not calls:
         print("[UNDECIDED] no rank called torch.distributed: nothing was checked")
         return 0

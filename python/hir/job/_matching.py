@@ -64,6 +64,9 @@ class Matching:
         self.posts: dict[int, list[Post]] = {}
         #: The communications whose calls do not fit.
         self.unfit: list[Slot] = []
+        #: Two collectives of NCCL that ranks have pending together, by the first on a rank: that and the second. A GPU may run one at a time.
+        self.orders: dict[tuple[int, int], dict[int, tuple[Post, Post]]] = {}
+        self._pending: dict[int, dict[int, Post]] = {}
         self._by_number: dict[tuple[int, int], Post] = {}
         self._queues: dict[Hashable, deque[Entry]] = {}
         self._batches: dict[tuple[int, int], Entry] = {}
@@ -105,8 +108,22 @@ class Matching:
                 del self._collectives[group, count]
                 found = found or unfit([it.call for it in slot.ordered()])
             self._set_unfit(slot, found)
+            if call.group.is_nccl:
+                self._note_order(post, slot)
             self._try(slot)
         return self._take()
+
+    def _note_order(self, post: Post, slot: Slot) -> None:
+        pending = self._pending.setdefault(post.rank, {})
+        for number, other in pending.items():
+            if other.call.group.key != post.call.group.key:
+                pair = min(number, slot.number), max(number, slot.number)
+                self.orders.setdefault(pair, {}).setdefault(number, (other, post))
+        pending[slot.number] = post
+
+    def end_wait(self, rank: int, slot: int) -> None:
+        """Notes that a rank has waited for a communication."""
+        self._pending.get(rank, {}).pop(slot, None)
 
     def end_batch(self, rank: int, batch: int) -> list[Slot]:
         """Starts a batch, and returns the communications that complete."""

@@ -43,7 +43,8 @@ class State:
 
     #: Its frames: file, line and function.
     frames: list[tuple[str, int, str]] = field(default_factory=list)
-    groups: dict[str, Group] = field(default_factory=dict)
+    #: The groups that it has made, by name and members.
+    groups: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
     #: The number of the call that it waits for, and whether other threads of the script may make calls.
     waits: int | None = None
     has_threads: bool = False
@@ -159,7 +160,7 @@ class Supervisor:
                     self._states[it].waits = None
                     self._send(it, ("joined", message[2]))
         elif kind == "group":
-            state.groups[message[1].name] = message[1]
+            state.groups[message[1].key] = message[1]
         elif kind == "use":
             self._uses.append(Use(rank, *message[1:]))
         elif kind == "where":
@@ -185,6 +186,7 @@ class Supervisor:
 
     def _note_read(self, rank: int, slots: Sequence[int]) -> None:
         for number in slots:
+            self._matching.end_wait(rank, number)
             slot, unread = self._unread[number]
             unread.discard(rank)
             if not unread:
