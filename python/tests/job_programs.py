@@ -187,11 +187,12 @@ def operations() -> None:
     # What precedes in the queue has completed, too.
     works[2].wait()
     assert several[1].tolist() == [world**2] * 2
+    any_rank = dist.new_group(backend="gloo")
     if rank == 0:
-        sources = {dist.recv(part) for _ in range(world - 1)}
+        sources = {dist.recv(part, group=any_rank) for _ in range(world - 1)}
         assert sources == set(range(1, world))
     else:
-        dist.send(part, 0)
+        dist.send(part, 0, group=any_rank)
 
 
 def failing() -> None:

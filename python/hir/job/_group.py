@@ -346,6 +346,8 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._issue(f"recv {self.rank()}<-{source}", RECEIVE, [], outputs, None, inputs=[], results=tensors, peer=source, tag=tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> RecordedWork:
+        if self._about.is_nccl:
+            raise RuntimeError("NCCL does not receive from any rank: `recv` needs `src`")
         tensors = _list(tensors)
         outputs = [(it, ((0, at),)) for at, it in enumerate(tensors)]
         return self._issue(f"recv {self.rank()}<-?", RECEIVE, [], outputs, None, inputs=[], results=tensors, peer=None, tag=tag)

@@ -48,6 +48,8 @@ class State:
     #: The number of the call that it waits for, and whether other threads of the script may make calls.
     waits: int | None = None
     has_threads: bool = False
+    #: Whether it waits for the communicator of the call.
+    joins: bool = False
     #: Where its main thread was when it was asked last, with its time on the CPU.
     top: tuple[str, str] = ("", "")
     place: str = ""
@@ -135,7 +137,7 @@ class Supervisor:
         if since_fault > AFTER_FAULT and is_waiting:
             return "fault"
         has_open = any(next(self._matching.open_posts(rank), None) for rank in range(len(self._states)))
-        return "timeout" if has_open and running and silent > self._timeout else None
+        return "timeout" if (has_open or is_waiting) and running and silent > self._timeout else None
 
     def _take(self, rank: int, message: tuple[Any, ...]) -> None:
         state = self._states[rank]
@@ -155,9 +157,10 @@ class Supervisor:
         elif kind == "join":
             joined = self._joined.setdefault(message[2], {})
             joined[rank] = state.waits = message[1]
+            state.joins = True
             if len(joined) == 2:
                 for it in joined:
-                    self._states[it].waits = None
+                    self._states[it].waits, self._states[it].joins = None, False
                     self._send(it, ("joined", message[2]))
         elif kind == "group":
             state.groups[message[1].key] = message[1]
@@ -178,7 +181,7 @@ class Supervisor:
             self._unread[slot.number] = (slot, {it.rank for it in slot.posts.values()})
             for post in slot.posts.values():
                 state = self._states[post.rank]
-                if state.waits == post.call.number:
+                if state.waits == post.call.number and not state.joins:
                     state.waits = None
                 state.is_idle = False
                 free, self._free[post.rank] = self._free[post.rank], []
