@@ -14,7 +14,8 @@ pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).with_name("job_programs.py")
 #: The jobs and their numbers of ranks.
-JOBS = {"operations": 3, "groups": 3, "crossed": 2, "eager": 3, "messages": 3, "objects": 3, "ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
+JOBS = {"operations": 3, "groups": 3, "crossed": 2, "eager": 3, "messages": 3, "objects": 3}
+JOBS |= {"ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
 
 #: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
 SERVER = """
@@ -139,6 +140,13 @@ def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):
     script.write_text("")
     code, text = job(script, "--ranks", 2)
     assert code == 0 and text.splitlines()[-1].startswith("[UNDECIDED] "), text
+
+
+def test_the_script_gets_its_own_options(job, tmp_path):
+    script = tmp_path / "options.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    for words in (["--cuda", "a", "--cuda", "-o", "b"], ["--", "a", "--cuda", "-o", "b"]):
+        assert "['a', '--cuda', '-o', 'b']" in job(script, "--ranks", 1, *words)[1]
 
 
 def test_records_are_dumps(job, tmp_path):

@@ -16,12 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn, Sequence
 
-USAGE = "python -m hir job [options] SCRIPT --ranks N [arguments of the script]"
+USAGE = "python -m hir job SCRIPT --ranks N [options] [--] [arguments of the script]"
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Splits options of hir from those of the script: behind the script, only ``--ranks`` is an option of hir."""
-    parser = argparse.ArgumentParser(prog="hir job", usage=USAGE, description=__doc__, allow_abbrev=False)
+    """Splits options of hir from those of the script."""
+    about = "Runs a PyTorch script for many ranks without GPUs, and checks what they call."
+    parser = argparse.ArgumentParser(prog="hir job", usage=USAGE, description=about, allow_abbrev=False)
     parser.add_argument("script", help="the Python script, or with -m the module, that torchrun would start")
     parser.add_argument("--ranks", type=int, required=True, help="the number of ranks")
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
@@ -38,16 +39,19 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    own, rest, has_script = [], [], False
+    """Options of hir are before the script or directly behind it, up to another word or ``--``; ``--ranks`` is one anywhere."""
+    own, rest, has_script, is_leading = [], [], False, True
     at = 0
     takes = {"--ranks", "-o", "--backend", "--timeout"}
     while at < len(words):
         word = words[at]
         if word == "--" and has_script:
-            rest += words[at + 1 :]
+            rest += words[at + is_leading :]
             break
-        if has_script and word != "--cuda" and word.partition("=")[0] not in takes:
+        name = word.partition("=")[0]
+        if has_script and name != "--ranks" and not (is_leading and name in (*takes, "--cuda")):
             rest.append(word)
+            is_leading = False
         else:
             own.append(word)
             if word in takes and at + 1 < len(words):
@@ -103,7 +107,7 @@ def main(words: Sequence[str]) -> int:
         server.listen(128)
         pipes = [Pipe() for _ in range(options.ranks)]
     except OSError as error:
-        print(f"[FAILED] {error}")
+        print(f"[FAILED] {error.strerror}{f': {error.filename}' if error.filename else ''}")
         return 6
     sys.stdout.flush()
     sys.stderr.flush()

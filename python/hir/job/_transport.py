@@ -86,7 +86,14 @@ def _whole(move: Callable[[int, memoryview, int], int], file: int, view: memoryv
         moved += count
 
 
-def deliver(memory: Memory, parts: Sequence[tuple[int, int, Any]], sources: Sequence[tuple[int, int]], target: Any, reduction: str | None, factor: float) -> None:
+def deliver(
+    memory: Memory,
+    parts: Sequence[tuple[int, int, Any]],
+    sources: Sequence[tuple[int, int]],
+    target: Any,
+    reduction: str | None,
+    factor: float,
+) -> None:
     """Gives a tensor its new values: the pieces of members, reduced if there is a reduction."""
 
     def place(source: tuple[int, int]) -> tuple[int, int]:
