@@ -120,4 +120,5 @@ def _use_texts(uses: list[Use]) -> Iterator[str]:
 def _checked(outcome: Outcome) -> str:
     backends = {it.call.group.backend for posts in outcome.matching.posts.values() for it in posts}
     rules = " and ".join({"nccl": "NCCL", "gloo": "gloo"}[it] for it in sorted(backends))
-    return f"their order under {rules}, sizes, types, roots and reductions agree, and nothing uses a buffer before the wait"
+    unseen = " (uses of buffers of futures, as in DDP, are not seen)" if outcome.has_futures else ""
+    return f"their order under {rules}, sizes, types, roots and reductions agree, and nothing uses a buffer before the wait{unseen}"

@@ -200,10 +200,9 @@ class Rank:
             is_complete = issued.event.is_set()
         # Who waits for a future is not seen.
         self.uses.remove(issued.number)
+        self.send("future", issued.number)
         if is_complete:
             self._complete(issued)
-        else:
-            self.send("future", issued.number)
         return issued.future
 
     def _complete(self, issued: Issued) -> None:

@@ -73,6 +73,8 @@ class Outcome:
     stopped: str | None
     timeout: float
     seconds: float
+    #: Whether futures of calls were used: what follows them is not seen.
+    has_futures: bool
 
 
 class Supervisor:
@@ -85,6 +87,7 @@ class Supervisor:
         self._states = [State() for _ in connections]
         self._matching = Matching()
         self._uses: list[Use] = []
+        self._has_futures = False
         #: The ranks that have begun to create a communicator of two, each with its call.
         self._joined: dict[Any, dict[int, int]] = {}
         self._unread: dict[int, tuple[Slot, set[int]]] = {}
@@ -124,7 +127,7 @@ class Supervisor:
             if now - last > QUIET and now - asked > QUIET:
                 asked = now
                 self._ask()
-        return Outcome(self._matching, self._states, self._uses, stopped, self._timeout, time.monotonic() - began)
+        return Outcome(self._matching, self._states, self._uses, stopped, self._timeout, time.monotonic() - began, self._has_futures)
 
     def _stop_reason(self, silent: float, since_fault: float) -> str | None:
         running = [it for it in self._states if not it.is_gone and it.code is None]
@@ -154,6 +157,8 @@ class Supervisor:
             state.has_threads = message[2]
             if post is not None and not post.completed:
                 state.waits = message[1]
+        elif kind == "future":
+            self._has_futures = True
         elif kind == "join":
             joined = self._joined.setdefault(message[2], {})
             joined[rank] = state.waits = message[1]
