@@ -25,6 +25,10 @@ def run() -> int:
 
 def main() -> int:
     """Runs the tool that the first argument names."""
+    if sys.argv[1:2] == ["job"]:
+        from .job._command import main as job
+
+        return job(sys.argv[2:])
     return _run(*sys.argv[1:])
 
 

@@ -1,0 +1,146 @@
+"""A stand-in for GPUs (``--cuda``): what a script puts on a GPU is on the CPU, and streams and events do nothing.
+
+The functions of ``torch.cuda`` that the stand-in lacks fail as they do without a GPU: kernels of CUDA or Triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+
+#: What the functions of `torch.cuda` and `torch.accelerator` return that tell something of a device.
+CONSTANTS: dict[str, Any] = {
+    "is_available": True,
+    "is_initialized": True,
+    "is_bf16_supported": True,
+    "get_device_name": "stand-in of hir job",
+    "get_device_capability": (9, 0),
+    "mem_get_info": (1 << 36, 1 << 36),
+    "is_current_stream_capturing": False,
+    "memory_stats": {},
+    "memory_summary": "",
+}
+#: The functions that return 0 or nothing.
+ZEROS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
+NOTHING = (
+    "init", "set_device", "set_device_index", "empty_cache", "manual_seed", "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats",
+    "reset_max_memory_allocated", "ipc_collect", "set_per_process_memory_fraction", "set_stream",
+)  # fmt: skip
+
+
+class Stream:
+    """A stream or an event, on which nothing runs."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_stream = 0
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Stream()
+
+    def elapsed_time(self, other: Any) -> float:
+        return 0.0
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, *_: Any) -> None:
+        pass
+
+    record = wait = wait_event = synchronize = wait_stream
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _is_gpu(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "cuda" or isinstance(value, str) and value.partition(":")[0] == "cuda"
+
+
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+    """Replaces the GPU by the CPU in the arguments of PyTorch's functions."""
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        if function is torch.Tensor.record_stream:
+            return None
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
+        if function is torch.nn.functional.scaled_dot_product_attention and isinstance(args[0], DTensor):
+            # DTensor distributes the kernels of GPUs only. They communicate nothing.
+            query = args[0]
+            result = function(*(it.to_local() if isinstance(it, DTensor) else it for it in args), **(kwargs or {}))
+            return DTensor.from_local(result, query.device_mesh, query.placements, run_check=False)
+        if function is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], "cpu", *args[2:])
+        if any(_is_gpu(it) for it in args):
+            args = tuple("cpu" if _is_gpu(it) else it for it in args)
+        if kwargs:
+            kwargs = {name: "cpu" if _is_gpu(it) or name == "device" and type(it) is int else it for name, it in kwargs.items()}
+            kwargs.pop("pin_memory", None)
+        return function(*args, **(kwargs or {}))
+
+
+def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
+    """Replaces the GPUs in this process."""
+
+    def constant(value: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: value
+
+    values = {**CONSTANTS, **dict.fromkeys(ZEROS, 0), **dict.fromkeys(NOTHING), "device_count": ranks}
+    values |= {"current_device": rank, "current_device_index": rank, "current_accelerator": torch.device("cuda")}
+    stream = Stream()
+    values |= {"current_stream": stream, "default_stream": stream, "stream": stream, "device": contextlib.nullcontext()}
+    values |= {"get_device_properties": type("Properties", (), {"total_memory": 1 << 36, "multi_processor_count": 132, "major": 9, "minor": 0, "name": ""})}
+    for module in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
+        for name, value in values.items():
+            if hasattr(module, name):
+                setattr(module, name, constant(value))
+        module.synchronize = lambda *_, **__: synchronize()
+    torch.cuda.Stream = torch.cuda.Event = torch.Stream = torch.Event = Stream
+    for owner, name in (
+        (torch.autocast, "__init__"),
+        (torch.amp.GradScaler, "__init__"),
+        (dist.device_mesh, "init_device_mesh"),
+        (dist, "init_device_mesh"),
+        (dist.device_mesh.DeviceMesh, "__init__"),
+        (torch, "load"),
+    ):
+        setattr(owner, name, _on_cpu(getattr(owner, name)))
+    torch.nn.Module.cuda = lambda module, device=None: module
+    ddp, fsdp = torch.nn.parallel.DistributedDataParallel, FullyShardedDataParallel
+    ddp.__init__ = _with(ddp.__init__, device_ids=None, output_device=None)
+    fsdp.__init__ = _with(fsdp.__init__, device_id=torch.device("cpu"))
+    OnCpu().__enter__()
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return function(*("cpu" if _is_gpu(it) else it for it in args), **{name: "cpu" if _is_gpu(it) else it for name, it in kwargs.items()})
+
+    return replaced
+
+
+def _with(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
+    """Returns a function with these arguments, whatever is passed."""
+    signature = inspect.signature(function)
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments.update(values)
+        return function(*bound.args, **bound.kwargs)
+
+    return replaced

@@ -1,0 +1,124 @@
+"""What is said about a job: its faults with lines of the script, or what was checked."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+from .._diagnostic import HirError
+from .._hang import HangReport, hang
+from ._dumps import write_dumps
+from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stop_text, unfit_text
+from ._supervise import Outcome, Use
+
+#: The codes of exit, those of the other tools of hir.
+ERROR, HANG, RACE = 1, 4, 7
+
+#: The findings of ``hir hang`` that name a fault of the script.
+FAULTS = ("E0801", "E0802", "E0803", "E0804", "E0805")
+
+
+def judge(outcome: Outcome, folder: Path | None) -> int:
+    """Prints the result, and returns the exit code. Keeps the records in a folder, if it is given."""
+    calls, ranks = sum(len(it) for it in outcome.matching.posts.values()), len(outcome.states)
+    is_over = not outcome.stopped and not outcome.matching.unfit
+    report = None
+    if folder is not None or not is_over:
+        report = _explain(outcome, folder)
+    fault = _fault(outcome, report)
+    uses = [f"[E0701] Error: {it}" for it in _use_texts(outcome.uses)]
+    crossed = crossed_text(outcome)
+    uses += [f"[E0707] Error: {crossed}"] if crossed else []
+    failed = [(rank, it) for rank, it in enumerate(outcome.states) if it.code]
+    for text in ([fault[0]] if fault else []) + uses:
+        print(text, file=sys.stderr)
+    sys.stderr.flush()
+    print(f"# {ranks} ranks, {calls} calls in {outcome.seconds:.1f} s")
+    for row in report.table if outcome.stopped and report is not None else ():
+        print(f"  {row}")
+    for rank, state in enumerate(outcome.states):
+        if state.code is not None and (state.code or outcome.stopped):
+            print(f"# rank {rank} {f'failed: {first_line(state.error)}' if state.code else 'has ended'}")
+    if fault:
+        return _failed(f"hang: {fault[1]}", HANG)
+    if failed:
+        if any(it in state.error for _, state in failed for it in ("NVIDIA", "CUDA", "cuda")):
+            print("# help: `hir job --cuda` runs a script for GPUs on the CPU")
+        return _failed(failure_text(failed), ERROR)
+    if outcome.stopped:
+        return _failed(stop_text(outcome), HANG)
+    if uses:
+        return _failed(uses[0].partition("Error: ")[2], RACE)
+    if not calls:
+        print("[UNDECIDED] no rank called torch.distributed: nothing was checked")
+        return 0
+    print(f"[SUCCESS] no fault in {calls} calls of {ranks} ranks: {_checked(outcome)}")
+    return 0
+
+
+def _failed(text: str, code: int) -> int:
+    print(f"[FAILED] {text}")
+    return code
+
+
+def _explain(outcome: Outcome, folder: Path | None) -> HangReport | None:
+    with tempfile.TemporaryDirectory(prefix="hir-job-") as temporary:
+        write_dumps(outcome.matching, outcome.states, folder or Path(temporary))
+        try:
+            return hang(folder or temporary)
+        except HirError:
+            return None
+
+
+def _fault(outcome: Outcome, report: HangReport | None) -> tuple[str, str] | None:
+    """Returns the first fault of order or agreement: the diagnostic, and one sentence."""
+    unfit = outcome.matching.unfit
+    if not outcome.stopped and not unfit:
+        return None
+    first = report.findings[0] if report is not None and report.findings else None
+    of_hang = (str(report).partition("\n# ")[0], first.message) if first is not None else None
+    # The dumps hold neither roots nor reductions.
+    hidden = [it for it in unfit if it.unfit in ("root", "reduction")]
+    if hidden:
+        return _own("E0802", unfit_text(outcome, hidden[0]))
+    other = other_group_text(outcome)
+    if other:
+        return _own("E0805", other)
+    if of_hang and first is not None and first.code in FAULTS:
+        return of_hang
+    if unfit:
+        return _own("E0802", unfit_text(outcome, unfit[0]))
+    if any(it.code for it in outcome.states):
+        return None
+    ended = ended_text(outcome)
+    if ended:
+        return _own("E0801", ended)
+    cycle = cycle_text(outcome)
+    if cycle:
+        return _own("E0803", f"{cycle}; with NCCL, the calls of a group run one after the other, and only a batch is one call")
+    return of_hang if outcome.stopped == "standstill" else None
+
+
+def _own(code: str, text: str) -> tuple[str, str]:
+    return f"[{code}] Error: {text}", text
+
+
+def _use_texts(uses: list[Use]) -> Iterator[str]:
+    """Says which buffers are used too early, once for all ranks that do."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for it in uses:
+        ranks.setdefault((it.place, it.operator, it.how, it.call, it.call_place), []).append(it.rank)
+    for (place, operator, how, call, call_place), found in ranks.items():
+        name = operator.rpartition("::")[2].rstrip("_")
+        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[how]
+        call = call.lstrip("_").partition(" ")[0]
+        yield f"{shown(place)}: {name} {verb} the {call} ({shown(call_place)}) before the wait for it, on {numbers(found)}"
+
+
+def _checked(outcome: Outcome) -> str:
+    backends = {it.call.group.backend for posts in outcome.matching.posts.values() for it in posts}
+    rules = " and ".join({"nccl": "NCCL", "gloo": "gloo"}[it] for it in sorted(backends))
+    unseen = " (uses of buffers of futures, as in DDP, are not seen)" if outcome.has_futures else ""
+    return f"their order under {rules}, sizes, types, roots and reductions agree, and nothing uses a buffer before the wait{unseen}"

@@ -1,0 +1,346 @@
+"""One rank of a job: what its process does with the calls of the script."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from time import process_time, time_ns
+from types import CodeType, FrameType
+from typing import Any, Callable, Hashable, Sequence
+
+from torch.futures import Future
+
+from ._calls import RECEIVE, Call, Elements, Group, Need
+from ._transport import Memory, deliver, elements_of
+from ._uses import Uses
+
+#: How the names of threads of this module begin.
+THREADS = "hir-"
+
+#: Seconds that a rank waits before it reports that it waits.
+SHORT = 0.002
+
+#: The largest number of frames of a stack.
+MAX_FRAMES = 100
+
+#: The modules of hir: their frames are none of the script.
+OWN = os.path.dirname(os.path.abspath(__file__))
+
+
+@dataclass
+class Issued:
+    """A call that this rank has issued."""
+
+    number: int
+    name: str
+    place: str
+    queue: object
+    outputs: list[tuple[Any, tuple[tuple[int, int], ...]]]
+    reduction: str | None
+    factor: float
+    result: list[Any]
+    #: Whether it has completed, and where the pieces of the members are then.
+    event: threading.Event = field(default_factory=threading.Event)
+    parts: Any = None
+    slot: int = 0
+    is_delivered: bool = False
+    future: Any = None
+    source: int = -1
+
+
+class Rank:
+    """The connection to the process that matches the calls of all ranks."""
+
+    def __init__(self, rank: int, connection: Connection, files: Sequence[int]) -> None:
+        self.rank = rank
+        self._connection = connection
+        self._memory = Memory(rank, files)
+        self._lock = threading.RLock()
+        self._sending = threading.Lock()
+        self._issued: dict[int, Issued] = {}
+        self._queues: dict[object, dict[int, Issued]] = {}
+        self._next = 0
+        self._read: list[int] = []
+        self._communicators: dict[Hashable, threading.Event] = {}
+        self._frames: dict[tuple[CodeType, int], int] = {}
+        self._kinds: dict[CodeType, str] = {}
+        self._new_frames: list[tuple[str, int, str]] = []
+        self._reported: set[tuple[str, ...]] = set()
+        self.uses = Uses(self._report_use)
+        threading.Thread(target=self._receive, name=f"{THREADS}receive", daemon=True).start()
+
+    def send(self, *message: Any) -> None:
+        with self._sending:
+            try:
+                self._connection.send(message)
+            except (OSError, ValueError):
+                # The other side has ended the job.
+                os._exit(1)
+
+    # The calls.
+
+    def issue(
+        self,
+        group: Group,
+        name: str,
+        kind: str,
+        pieces: Sequence[Any],
+        outputs: Sequence[tuple[Any, tuple[tuple[int, int], ...]]],
+        *,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        root: int | None = None,
+        reduction: tuple[str, float] | None = None,
+        peer: int | None = None,
+        tag: int = 0,
+        batch: int | None = None,
+        is_blocking: bool = False,
+        value: list[Any] | None = None,
+    ) -> Issued:
+        """Reports a call and writes what it gives. ``inputs`` and ``results`` are the tensors as the script passes them."""
+        is_single = peer is not None and batch is None and group.is_nccl and group.has_pairs
+        queue = (group.key, peer if is_single else None) if group.is_nccl else None
+        frames, place = self._stack(sys._getframe(2))
+        with self.uses.quiet():
+            ordered, unordered = self.uses.earlier(queue, inputs, results)
+            for number in unordered:
+                self._report_use(number, "uses", f"the {name}")
+            for number in ordered:
+                self.wait(self._issued[number])
+            with self._lock:
+                offset = self._memory.write(pieces)
+                number, self._next = self._next, self._next + 1
+        about = Issued(number, name, place, queue, list(outputs), reduction[0] if reduction else None, reduction[1] if reduction else 1.0, list(value or ()))
+        call = Call(
+            number=number,
+            group=group,
+            name=name,
+            kind=kind,
+            inputs=tuple(tuple(it.shape) for it in inputs),
+            outputs=tuple(tuple(it.shape) for it in results),
+            input_types=tuple(_scalar_type(it) for it in inputs),
+            output_types=tuple(_scalar_type(it) for it in results),
+            pieces=tuple(elements_of(it) for it in pieces),
+            needs=tuple(Need(elements_of(it), sources) for it, sources in outputs),
+            root=root,
+            reduction=reduction[0] if reduction else None,
+            peer=peer,
+            tag=tag,
+            batch=batch,
+            offset=offset,
+            frames=frames,
+            time=time_ns(),
+        )
+        with self._lock:
+            self._issued[number] = about
+            self._queues.setdefault(queue, {})[number] = about
+            read, self._read = self._read, []
+            new, self._new_frames = self._new_frames, []
+        if not is_blocking:
+            self.uses.add(number, queue, inputs, results)
+        self.send("call", call, new, read)
+        if is_single and peer is not None and group.ranks[peer] != self.rank:
+            self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
+        return about
+
+    def _connect(self, number: int, communicator: Hashable) -> None:
+        """Waits until both ranks have made the first call on a communicator of two: NCCL creates it then, and blocks the host."""
+        if communicator not in self._communicators:
+            event = self._communicators[communicator] = threading.Event()
+            self.send("join", number, communicator)
+            event.wait()
+
+    def end_batch(self, batch: int) -> None:
+        self.send("batch", batch)
+
+    def wait(self, issued: Issued) -> None:
+        """Waits until a call has completed, and gives its outputs their values."""
+        if not issued.event.wait(SHORT):
+            others = [it for it in threading.enumerate() if it is not threading.current_thread() and not it.name.startswith(THREADS)]
+            if threading.current_thread() is threading.main_thread():
+                self.send("wait", issued.number, bool(others))
+            issued.event.wait()
+        self.finish(issued)
+        if issued.queue is not None:
+            # What is before it in the queue has completed, too.
+            for number, it in list(self._queues.get(issued.queue, {}).items()):
+                if number < issued.number and it.event.is_set():
+                    self.finish(it)
+
+    def synchronize(self) -> None:
+        """Waits for all calls, as the host does for a GPU."""
+        for issued in list(self._issued.values()):
+            self.wait(issued)
+
+    def finish(self, issued: Issued) -> None:
+        with self._lock:
+            if issued.is_delivered:
+                return
+            issued.is_delivered = True
+            with self.uses.quiet():
+                for target, sources in issued.outputs:
+                    deliver(self._memory, issued.parts, sources, target, issued.reduction, issued.factor)
+            self._read.append(issued.slot)
+            self._issued.pop(issued.number, None)
+            self._queues.get(issued.queue, {}).pop(issued.number, None)
+            if issued.outputs and issued.parts:
+                issued.source = issued.parts[0][0]
+        self.uses.remove(issued.number)
+
+    def future(self, issued: Issued) -> Any:
+        """Returns the future of a call, which completes with it."""
+        with self._lock:
+            if issued.future is not None:
+                return issued.future
+            issued.future = Future()
+            is_complete = issued.event.is_set()
+        # Who waits for a future is not seen.
+        self.uses.remove(issued.number)
+        self.send("future", issued.number)
+        if is_complete:
+            self._complete(issued)
+        return issued.future
+
+    def _complete(self, issued: Issued) -> None:
+        self.finish(issued)
+        issued.future.set_result(issued.result)
+
+    # What the other side says.
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(1)
+            if message[0] == "done":
+                _, number, slot, parts, free = message
+                with self._lock:
+                    for offset in free:
+                        self._memory.free(offset)
+                    issued = self._issued[number]
+                    issued.parts, issued.slot = parts, slot
+                    issued.event.set()
+                    has_future = issued.future is not None
+                if has_future:
+                    # What follows it may wait for other calls.
+                    threading.Thread(target=self._complete, args=(issued,), name=f"{THREADS}future", daemon=True).start()
+            elif message[0] == "joined":
+                self._communicators[message[1]].set()
+            elif message[0] == "where":
+                self._tell_where()
+            elif message[0] == "stop":
+                for stream in (sys.stdout, sys.stderr):
+                    try:
+                        stream.flush()
+                    except (OSError, ValueError):
+                        pass
+                os._exit(1)
+
+    def _tell_where(self) -> None:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        top = (frame.f_code.co_filename, frame.f_code.co_name) if frame else ("", "")
+        place = self._stack(frame)[1] if frame else ""
+        self.send("where", top, place, process_time())
+
+    # Stacks.
+
+    def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
+        """Returns the frames that say where a call comes from, and the line of the script."""
+        found: list[int] = []
+        place, at = "", frame
+        while at is not None and len(found) < MAX_FRAMES:
+            code = at.f_code
+            kind = self._kinds.get(code)
+            if kind is None:
+                kind = self._kinds[code] = _kind_of(code)
+            if kind == "run":
+                break
+            if kind:
+                key = (code, at.f_lineno)
+                number = self._frames.get(key)
+                if number is None:
+                    number = self._frames[key] = len(self._frames)
+                    self._new_frames.append((code.co_filename, at.f_lineno, code.co_name))
+                found.append(number)
+                if not place and kind == "script":
+                    place = f"{code.co_filename}:{at.f_lineno}"
+            at = at.f_back
+        return tuple(found), place
+
+    def _report_use(self, number: int, how: str, operator: str) -> None:
+        issued = self._issued.get(number)
+        if issued is None:
+            return
+        _, place = self._stack(sys._getframe(1))
+        finding = (how, operator, place, issued.name, issued.place)
+        if finding not in self._reported:
+            self._reported.add(finding)
+            self.send("use", *finding)
+
+
+def is_of_script(file: str) -> bool:
+    """Whether a file is neither of PyTorch nor of Python."""
+    return "/torch/" not in file and not file.startswith("<") and ("/lib/python3." not in file or "-packages/" in file)
+
+
+def _kind_of(code: CodeType) -> str:
+    """Returns what a frame tells: ``script`` is a line of it, ``torch`` the function that it calls, ``run`` the end of the stack."""
+    file = code.co_filename
+    if file.startswith(OWN):
+        return "run" if code.co_name == "run_script" else ""
+    if is_of_script(file):
+        return "script"
+    return "torch" if file.endswith("torch/distributed/distributed_c10d.py") or "torch/autograd/" in file else ""
+
+
+#: The names of element types in the flight recorder.
+SCALAR_TYPES = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "bool": "Bool",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+}
+
+
+def _scalar_type(tensor: Any) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return SCALAR_TYPES.get(name, name.capitalize())
+
+
+def run_script(run: Callable[[], object], rank: Rank) -> int:
+    """Runs the script, and returns the exit code of the rank."""
+    code, text = 0, ""
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        text = f"it ended with {end.code!r}" if code else ""
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        # The frames of hir and of what runs the script are left out.
+        trace = error.__traceback__
+        while trace is not None and (trace.tb_frame.f_code.co_filename.startswith(OWN) or "runpy" in trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        if not isinstance(error, KeyboardInterrupt):
+            text = "".join(traceback.format_exception(type(error), error, trace))
+            print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
+        code = 1
+        text = traceback.format_exception_only(type(error), error)[-1].strip()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    rank.send("end", code, text)
+    return code

@@ -1,0 +1,155 @@
+"""Finds uses of a buffer while a communication on it is pending: of an output at all, and writes of an input."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Sequence
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Operators of communication: what they use is looked at when they call a group.
+COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+
+
+Range = tuple[int, int]
+
+
+def _is_of_shape_only(name: str) -> bool:
+    """Whether an operator of aten takes a tensor for its shape and type, not for its elements."""
+    return name.endswith("_like") or name.startswith(("new_", "sym_", "empty", "resize", "set_", "is_same_size", "record_stream"))
+
+
+@functools.cache
+def _access(operator: Any) -> dict[str, str] | None:
+    """Returns how an operator accesses its arguments, by name: ``reads`` or ``writes``; those that it makes views of are left out."""
+    namespace, name = operator.namespace, operator._schema.name.rpartition("::")[2]
+    if namespace in COMMUNICATION or namespace == "aten" and _is_of_shape_only(name):
+        return None
+    found = {}
+    for argument in operator._schema.arguments:
+        alias = argument.alias_info
+        if alias is None or alias.is_write:
+            found[argument.name] = "reads" if alias is None else "writes"
+    return found
+
+
+def range_of(tensor: Any) -> Range | None:
+    """Returns the addresses of a tensor: from the first byte to behind the last."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
+        return None
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # It has no storage: a wrapper or a fake tensor.
+        return None
+    last = sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride()))
+    return (start, start + (last + 1) * tensor.element_size()) if start else None
+
+
+@dataclass
+class Pending:
+    """A communication that is not waited for."""
+
+    number: int
+    queue: object
+    #: Its tensors: while it is pending, their memory is not used again.
+    tensors: list[Any]
+    reads: list[Range] = field(default_factory=list)
+    writes: list[Range] = field(default_factory=list)
+
+
+def _meets(one: Range, others: Sequence[Range]) -> bool:
+    return any(one[0] < it[1] and it[0] < one[1] for it in others)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for it in value:
+            yield from _tensors(it)
+
+
+class Uses(TorchDispatchMode):  # type: ignore[misc]
+    """Sees the operators of the main thread while communications are pending, and reports ``(number, how, operator)``."""
+
+    def __init__(self, report: Callable[[int, str, str], None]) -> None:
+        super().__init__()
+        self._report = report
+        self._pending: dict[int, Pending] = {}
+        self._is_quiet = self._is_entered = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # It would import all of `torch.compile`.
+        return False
+
+    def add(self, number: int, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        ranges = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
+        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges)
+        self._set_entered(True)
+
+    def remove(self, number: int) -> None:
+        self._pending.pop(number, None)
+        if not self._pending:
+            self._set_entered(False)
+
+    def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """Returns the pending communications on buffers of a new one: those that it follows in its queue, and those that nothing orders."""
+        ordered: list[int] = []
+        unordered: list[int] = []
+        reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
+        for it in self._pending.values():
+            if any(_meets(at, it.writes) for at in (*reads, *writes)) or any(_meets(at, it.reads) for at in writes):
+                (ordered if it.queue is not None and it.queue == queue else unordered).append(it.number)
+        return ordered, unordered
+
+    def _set_entered(self, is_entered: bool) -> None:
+        # It is below all other modes, so that those may end in their order.
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_entered == self._is_entered or self._is_quiet or not is_main:
+            return
+        stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+        # Modes that trace have a place of their own.
+        if self._is_entered != (self in stack) or any(getattr(it, "_mode_key", None) for it in stack):
+            return
+        for _ in stack:
+            torch.utils._python_dispatch._pop_mode()
+        for mode in ([self] if is_entered else []) + [it for it in stack if it is not self]:
+            torch.utils._python_dispatch._push_mode(mode)
+        self._is_entered = is_entered
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._pending and not self._is_quiet:
+            self._look(operator, args, kwargs or {})
+        was_quiet, self._is_quiet = self._is_quiet, True
+        try:
+            return operator(*args, **(kwargs or {}))
+        finally:
+            self._is_quiet = was_quiet
+
+    def _look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        access = _access(operator)
+        if not access:
+            return
+        names = (it.name for it in operator._schema.arguments)
+        for name, value in (*zip(names, args), *kwargs.items()):
+            how = access.get(name)
+            if how is None:
+                continue
+            for at in filter(None, map(range_of, _tensors(value))):
+                for it in list(self._pending.values()):
+                    if _meets(at, it.writes) or how == "writes" and _meets(at, it.reads):
+                        self._report(it.number, how, operator._schema.name)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Does not look at operators."""
+        was_quiet, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = was_quiet

@@ -1,0 +1,165 @@
+"""Jobs of torch.distributed, run and checked by ``python -m hir job``: right ones have no fault, and each fault is reported with its line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hir
+
+pytest.importorskip("torch")
+
+PROGRAMS = Path(__file__).with_name("job_programs.py")
+#: The jobs and their numbers of ranks.
+JOBS = {"operations": 3, "groups": 3, "crossed": 2, "eager": 3, "messages": 3, "objects": 3}
+JOBS |= {"ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
+
+#: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
+SERVER = """
+import json, os, sys, tempfile
+os.environ["OMP_NUM_THREADS"] = "1"
+from hir.job import _command
+_command.imports()
+for line in sys.stdin:
+    words, output = json.loads(line)
+    process = os.fork()
+    if process == 0:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 1), os.dup2(file, 2)
+        os._exit(_command.main(words))
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAMS.parent)
+    count = 0
+
+    def run(*words) -> tuple[int, str]:
+        nonlocal count
+        count += 1
+        output = folder / str(count)
+        server.stdin.write(json.dumps([[str(it) for it in words], str(output)]) + "\n")
+        server.stdin.flush()
+        return int(server.stdout.readline()), output.read_text()
+
+    yield run
+    server.stdin.close()
+    server.wait()
+
+
+def line_of(job: str, fault: str) -> int:
+    """The line with the name of a fault in a comment, in the function of the job."""
+    lines = PROGRAMS.read_text().split("\n")
+    begin = lines.index(f"def {job}() -> None:")
+    return next(at for at, line in enumerate(lines[begin:], begin + 1) if line.endswith(f"# {fault}"))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_right_job_has_no_fault(job, name):
+    code, text = job(PROGRAMS.name, name, "--ranks", JOBS[name])
+    assert text.splitlines()[-1].startswith("[SUCCESS] no fault in "), text
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    "name, fault, finding",
+    [
+        ("eager", "skip", "E0801"),
+        ("eager", "size", "E0802"),
+        ("eager", "late", "E0701"),
+        ("eager", "root", "E0802"),
+        ("eager", "reduction", "E0802"),
+        ("eager", "swap", "E0801"),
+        ("eager", "group", "E0801"),
+        ("groups", "other", "E0805"),
+        ("crossed", "order", "E0707"),
+        ("crossed", "blocking", "E0803"),
+        ("messages", "late", "E0701"),
+        ("messages", "ungrouped", "E0803"),
+        ("messages", "peer", "E0804"),
+        ("messages", "unreceived", "E0801"),
+        ("objects", "skip", "E0801"),
+        ("ddp", "skip", "E0801"),
+        ("fsdp", "skip", "E0801"),
+        ("pipelining", "skip", "E0803"),
+        ("tensor_parallel", "skip", "E0801"),
+    ],
+)
+def test_a_fault_is_reported_with_its_line(job, name, fault, finding):
+    code, text = job(PROGRAMS.name, "--ranks", JOBS[name], name, fault)
+    verdict = text.splitlines()[-1]
+    assert verdict.startswith("[FAILED] "), text
+    assert f"{PROGRAMS.name}:{line_of(name, fault)}" in verdict, text
+    assert f"[{finding}] Error" in text
+    assert code == (7 if finding.startswith("E07") else 4)
+
+
+@pytest.mark.parametrize(
+    "fault, options, verdict, code",
+    [
+        ("raise", [], "[FAILED] rank 1 failed: ValueError: bad batch", 1),
+        ("kill", [], "[FAILED] rank 1 failed: it was ended by SIGKILL", 1),
+        ("leave", [], "[FAILED] hang: rank 1 ends without the all_reduce (job_programs.py:{line}) in which ranks 0 and 2 wait", 4),
+        ("sleep", ["--timeout", 1], "[FAILED] no call for 1 s: ranks 0 and 2 wait, first in all_reduce (job_programs.py:{line})", 4),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named(job, fault, options, verdict, code):
+    found, text = job(PROGRAMS.name, "--ranks", 3, *options, "failing", fault)
+    assert text.splitlines()[-1].startswith(verdict.format(line=line_of("failing", "leave"))), text
+    assert found == code
+
+
+def test_a_script_for_gpus_runs_with_a_stand_in(job):
+    code, text = job(PROGRAMS.name, "--ranks", 2, "gpu")
+    assert code == 1 and "# help: `hir job --cuda`" in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu")
+    assert code == 0 and "under NCCL" in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "late")
+    assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', 'late')}: " in text, text
+
+
+def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):
+    script = tmp_path / "spawn.py"
+    script.write_text(
+        "import torch.multiprocessing as mp, torch.distributed as dist\n"
+        "def main(rank, size):\n"
+        "    dist.init_process_group('gloo', init_method='tcp://127.0.0.1:1', rank=rank, world_size=size)\n"
+        "    dist.barrier()\n"
+        "if __name__ == '__main__': mp.spawn(main, (2,), nprocs=2)\n"
+    )
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and "no fault in 2 calls of 2 ranks" in text, text
+    code, text = job(script, "--ranks", 3)
+    assert code == 1 and "run it with --ranks 2" in text, text
+    script.write_text("")
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and text.splitlines()[-1].startswith("[UNDECIDED] "), text
+
+
+def test_the_script_gets_its_own_options(job, tmp_path):
+    script = tmp_path / "options.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    for words in (["--cuda", "a", "--cuda", "-o", "b"], ["--", "a", "--cuda", "-o", "b"]):
+        assert "['a', '--cuda', '-o', 'b']" in job(script, "--ranks", 1, *words)[1]
+
+
+def test_records_are_dumps(job, tmp_path):
+    job(PROGRAMS.name, "--ranks", 3, "-o", tmp_path, "eager", "skip")
+    report = hir.hang(tmp_path)
+    assert report.findings[0].code == "E0801"
+
+
+def test_the_rules_of_the_backend_hold(job):
+    code, text = job(PROGRAMS.name, "--ranks", 2, "ddp", "", "gloo")
+    assert code == 0 and "under gloo" in text, text
+    # With gloo, a send and a receive that are not in a batch proceed.
+    code, text = job(PROGRAMS.name, "--ranks", 3, "messages", "ungrouped", "gloo")
+    assert code == 0, text
+    code, text = job(PROGRAMS.name, "--ranks=3", "--backend", "nccl", "messages", "ungrouped", "gloo")
+    assert code == 4, text
