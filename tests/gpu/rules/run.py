@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Tries the rules of the checker (src/check/rules.rs) on two GPUs of this host.
+
+  run.py [--out FOLDER] [--only REGEX] [--seconds N] [--done FILE] [--list]
+
+  --out      folder of the results, rules.json and rules.log; default: $OUT, or .
+  --only     only trials whose rule and name match
+  --seconds  no trial starts later; default: 450
+  --done     results of an earlier run: its trials with a verdict are not run again
+  --list     prints the trials: rule, name, what the rule predicts, and how the opposite would look
+
+Each trial has new processes, a port, and a time limit at which its processes are killed. It has a control, the
+same without the fault, which has to pass. It prints one line: rule, trial, verdict, whether the rule predicts it.
+Verdicts: provoked; not provoked in N tries; held in N tries, for what a rule excludes; broken; no verdict, if a
+process failed or a control did not pass. The exit code is 1 if a result differs from what its rule predicts, or a
+trial has no verdict.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import captures  # noqa: F401
+import harness
+import hosts  # noqa: F401
+import memory  # noqa: F401
+import order  # noqa: F401
+import streams  # noqa: F401
+
+
+def main():
+    if sys.argv[1:2] == ["--child"]:
+        rule, name, rank, port, file, gpus = sys.argv[2:]
+        harness.child(harness.TRIALS[rule, name], int(rank), int(port), file, gpus.split(","))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=os.environ.get("OUT", "."))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=450)
+    parser.add_argument("--done")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        for it in harness.TRIALS.values():
+            predicts = {True: "provoked", False: "held", None: "a measurement"}[it.provokes]
+            print(f"{it.rule:22} {it.name:44} {it.ranks} GPU{'s' if it.ranks > 1 else ' '}  {predicts:14} {it.predicts}; opposite: {it.opposite}")
+        return 0
+    done = []
+    if options.done:
+        with open(options.done) as file:
+            done = [it for it in json.load(file)["results"] if it["verdict"] != "no verdict"]
+    os.makedirs(options.out, exist_ok=True)
+    results = harness.run(options.only, done, options.out, options.seconds)
+    return 0 if results and all(it["agrees"] is not False and it["verdict"] != "no verdict" for it in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
