@@ -241,12 +241,15 @@ class Job:
         return not self.pids
 
     def kill(self):
-        for pid in list(self.pids):
+        for pid in self.pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            del self.pids[pid]
+        # One that the driver holds back is left behind.
+        end = time.monotonic() + 10
+        while self.pids and time.monotonic() < end:
+            self.pids = {pid: rank for pid, rank in self.pids.items() if not os.waitpid(pid, os.WNOHANG)[0]}
+            time.sleep(0.01)
+        self.pids = {}
 
     def result(self, started):
         """Returns the verdict of a trial from what its ranks have reported."""
@@ -263,13 +266,13 @@ class Job:
         tries = max(report["tries"] for report in reports)
         notes = [f"[{rank}] {it}" if arm.ranks > 1 else it for rank, report in enumerate(reports) for it in report["notes"]]
         notes += [f"[{rank}] ended in: {report['stage']}" for rank, report in enumerate(reports) if not report["ended"]]
-        seen = any(faults)
+        seen, count = any(faults), "1 try" if tries == 1 else f"{tries} tries"
         if not faults or not all(controls) or (not seen and not all(report["ended"] for report in reports)):
             verdict = "no verdict"
         elif arm.provokes is False:
-            verdict = "broken" if seen else f"held in {tries} tries"
+            verdict = "broken" if seen else f"held in {count}"
         else:
-            verdict = "provoked" if seen else f"not provoked in {tries} tries"
+            verdict = "provoked" if seen else f"not provoked in {count}"
         values = {f"[{rank}] {name}" if arm.ranks > 1 else name: it for rank, report in enumerate(reports) for name, it in report["values"].items()}
         agrees = None if verdict == "no verdict" or arm.provokes is None else seen == arm.provokes
         return {
@@ -307,7 +310,7 @@ def run(only, done, folder, seconds):
     path, log = os.path.join(folder, "rules.json"), os.path.join(folder, "rules.log")
     results = list(done)
     known = {(it["rule"], it["trial"]) for it in done}
-    todo = [it for it in TRIALS.values() if re.search(only, f"{it.rule} {it.name}") and (it.rule, it.name) not in known]
+    todo = [it for it in TRIALS.values() if (it.rule == "harness" or re.search(only, f"{it.rule} {it.name}")) and (it.rule, it.name) not in known]
     # Those of one GPU run two at a time. Last comes what may end with a fault of the GPU.
     todo.sort(key=lambda it: (it.rule != "harness", it.faults, it.ranks))
     on = machine()

@@ -14,6 +14,12 @@ def tensor(words=WORDS):
     return torch.empty(words, dtype=torch.int32, device="cuda")
 
 
+def spare():
+    """Lets the allocator have blocks, so that it calls no cudaMalloc while a kernel spins."""
+    kept = [tensor() for _ in range(6)]
+    kept.clear()
+
+
 @trial("blocks", "reuse without record_stream", 1, "a new tensor has the storage that a side stream still reads", "the block is kept")
 def reuse(r):
     import torch
@@ -81,6 +87,7 @@ def late_gather(r, dist, out, x, late):
 def pending(r, tries=5):
     dist, device = r.torch_group(eager=True)
     g, out = r.gpu, tensor(2 * WORDS)
+    spare()
     late_gather(r, dist, out, tensor(), 0).wait()
     x = tensor()
     at = x.data_ptr()
@@ -117,6 +124,7 @@ def watchdog(r):
     dist, device = r.torch_group(eager=True)
     g, out, other = r.gpu, tensor(2 * WORDS), tensor(1024)
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    spare()
     late_gather(r, dist, out, tensor(), 0).wait()
     dist.all_reduce(other)
     torch.cuda.synchronize()

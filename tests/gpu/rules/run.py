@@ -7,6 +7,7 @@
   --only     only trials whose rule and name match
   --seconds  no trial starts later; default: 450
   --done     results of an earlier run: its trials with a verdict are not run again
+  --record   writes results, a file rules.json, to src/check/trials.txt, which docs/checker.md shows
   --list     prints the trials: rule, name, what the rule predicts, and how the opposite would look
 
 Each trial has new processes, a port, and a time limit at which its processes are killed. It has a control, the
@@ -31,6 +32,25 @@ import order  # noqa: F401
 import streams  # noqa: F401
 
 
+# Rules without a trial, and the reason.
+DOCUMENTS = {
+    "handle-order": "the keys of handles are nvFuser's, which the machine does not have",
+    "waits-for-peers": "nvFuser's Wait; the semaphores and flags it consists of are tried",
+    "unneeded": "it follows from the other rules",
+}
+
+
+def record(path):
+    """Writes the verdicts of all trials for the checker, `no` for those that did not run."""
+    with open(path) as file:
+        results = json.load(file)
+    verdicts = {(it["rule"], it["trial"]): it["verdict"] for it in results["results"] if it["verdict"] != "no verdict"}
+    rows = [(it.rule, it.name, verdicts.get((it.rule, it.name), "no")) for it in harness.TRIALS.values() if it.rule != "harness"]
+    rows += [(rule, "", f"documents only: {reason}") for rule, reason in DOCUMENTS.items()]
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../src/check/trials.txt"), "w") as file:
+        file.write("".join(f"{it}\n" for it in [f"# {results['machine']}", *("\t".join(row) for row in sorted(rows))]))
+
+
 def main():
     if sys.argv[1:2] == ["--child"]:
         rule, name, rank, port, file, gpus = sys.argv[2:]
@@ -40,12 +60,16 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=450)
     parser.add_argument("--done")
+    parser.add_argument("--record")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
         for it in harness.TRIALS.values():
             predicts = {True: "provoked", False: "held", None: "a measurement"}[it.provokes]
             print(f"{it.rule:22} {it.name:44} {it.ranks} GPU{'s' if it.ranks > 1 else ' '}  {predicts:14} {it.predicts}; opposite: {it.opposite}")
+        return 0
+    if options.record:
+        record(options.record)
         return 0
     done = []
     if options.done:
