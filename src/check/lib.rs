@@ -126,9 +126,9 @@ pub use profile::{PROFILES, Profile};
 pub use repair::{InsertionPoint, NamedStmt, Repair, WaitedStream};
 pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage, name_in_program};
 pub use rules::{RULES, Rule, assumptions, rules_as_markdown};
-pub use trials::{NOT_MODELLED, RuleTrial, trials};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
+pub use trials::{NOT_MODELLED, RuleTrial, trials};
 pub use witness::{Witness, WitnessSetting, witnesses, witnesses_of_sequence};
 
 use hir_plan::World;

@@ -144,7 +144,8 @@ pub fn rules_as_markdown() -> String {
     for it in &PROFILES {
         let _ = writeln!(text, "|`{}`|{}|", it.name, it.options());
     }
-    let _ = writeln!(text, "\n|rule|codes|source|option|tried: {}|\n|---|---|---|---|---|", trials::machine());
+    let _ =
+        writeln!(text, "\n|rule|codes|source|option|tried: {}|\n|---|---|---|---|---|", trials::machine());
     for Rule { name, is_used: _, codes, option, text: rule, source } in RULES {
         let _ = writeln!(text, "|`{name}`: {rule}|{codes}|{source}|{option}|{}|", trials::verdicts(name));
     }
