@@ -1,6 +1,7 @@
 """Runs trials: each one in new processes with a time limit, of which nothing remains for the next one."""
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -154,8 +155,6 @@ class Rank:
 
     def peer(self, name, at):
         """Exchanges the handles of memory. Returns the memory of the peer, mapped."""
-        import ctypes
-
         class Handle(ctypes.Structure):
             _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -182,6 +181,8 @@ def child(arm, rank, port, file, gpus):
     """Runs a rank of a trial in this process, and ends the process."""
     report = None
     try:
+        # PR_SET_PDEATHSIG: nothing outlives the process that runs the trials.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         os.environ.update(ALWAYS)
         os.environ.update({name: str(it) for name, it in arm.parameters.items() if name.isupper()})
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
@@ -216,7 +217,7 @@ class Job:
             if forks:
                 pid = os.fork()
                 if pid == 0:
-                    os.setsid()
+                    os.setpgid(0, 0)
                     log = os.open(file + ".log", os.O_WRONLY | os.O_CREAT)
                     os.dup2(log, 1)
                     os.dup2(log, 2)
@@ -224,7 +225,7 @@ class Job:
             else:
                 words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file, ",".join(map(str, gpus))]
                 with open(file + ".log", "w") as log:
-                    pid = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True).pid
+                    pid = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0).pid
             self.pids[pid] = rank
 
     def ended(self):
