@@ -23,6 +23,13 @@ pub struct Rule {
     pub source: &'static str,
 }
 
+impl Rule {
+    /// Returns the different verdicts of its trials on GPUs.
+    pub fn tried(&self) -> String {
+        trials::verdicts(self.name)
+    }
+}
+
 macro_rules! rules {
     ($($name:literal, $is_used:expr, $codes:literal, $option:literal => $text:literal, $source:literal;)*) => {
         /// All rules.
@@ -92,11 +99,12 @@ rules! {
         "ALLOCATE defines no elements; the long form, and a copy into a view, keep what a name is bound to",
         "PyTorch, `torch.empty`; nvFuser, `csrc/host_ir/evaluator.cpp`";
     "host-creation", (|plan, it| nccl(plan, it) && it.host_rules().contains(&HostRule::Creation)), "E0705", "`--p2p`" =>
-        "processes wait where a communicator is created, and where handles are exchanged",
+        "processes wait where a blocking communicator is created, and where handles are exchanged",
         "[NCCL, Creating a Communicator](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html); \
          [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv); nvFuser, `csrc/multidevice/ipc_handle.cpp`";
     "host-connection", (|plan, it| nccl(plan, it) && it.host_rules().contains(&HostRule::Connection)), "E0705", "`--nccl`" =>
-        "NCCL connects two ranks in their first send and receive, and a team in its first collective of a kind and size, and the processes wait there",
+        "a blocking communicator connects two ranks in their first send and receive, and a team in its first collective of a kind and size (with \
+         `NCCL_RUNTIME_CONNECT=0` in its creation), and the processes wait there",
         "NCCL, `src/init.cc`, `NCCL_RUNTIME_CONNECT`; `src/group.cc`, `ncclP2PPreconnectFunc`, `ncclCollPreconnectFunc`; `src/transport.cc`, `ncclTransportP2pSetup`";
     "runs", (|_, it| it.repeat), "E0706", "`--check=repeat`, `--with`" =>
         "runs that are replayed, or issued one after another, have no barrier between them",
@@ -146,8 +154,9 @@ pub fn rules_as_markdown() -> String {
     }
     let _ =
         writeln!(text, "\n|rule|codes|source|option|tried: {}|\n|---|---|---|---|---|", trials::machine());
-    for Rule { name, is_used: _, codes, option, text: rule, source } in RULES {
-        let _ = writeln!(text, "|`{name}`: {rule}|{codes}|{source}|{option}|{}|", trials::verdicts(name));
+    for it in RULES {
+        let Rule { name, is_used: _, codes, option, text: rule, source } = it;
+        let _ = writeln!(text, "|`{name}`: {rule}|{codes}|{source}|{option}|{}|", it.tried());
     }
     text
 }

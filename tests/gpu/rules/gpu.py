@@ -33,7 +33,6 @@ extern "C" __global__ void differ_late(u64 in, u64 value, u64 n, u64 sum) {
 }
 """
 KERNELS = ["hold", "fill", "add", "differ", "unlike", "early", "differ_late"]
-cubin_cache = []
 
 
 class Failure(Exception):
@@ -59,28 +58,28 @@ def library(name, *patterns):
 
 
 def cubin():
-    """Returns the compiled kernels. The process that starts the others compiles them once."""
-    if not cubin_cache:
-        rtc = library("libnvrtc.so.13", "SITE/nvidia/*/lib/libnvrtc.so.*", "/usr/local/cuda*/lib64/libnvrtc.so.*")
-        program, size = c_void_p(), c_uint64()
-        rtc.nvrtcCreateProgram(byref(program), SOURCE.encode(), b"rules.cu", 0, None, None)
-        options = (ctypes.c_char_p * 1)(b"--gpu-architecture=sm_90")
-        code = rtc.nvrtcCompileProgram(program, 1, options)
-        if code:
-            rtc.nvrtcGetProgramLogSize(program, byref(size))
-            log = ctypes.create_string_buffer(size.value)
-            rtc.nvrtcGetProgramLog(program, log)
-            raise Failure("nvrtcCompileProgram", code, log.value.decode())
-        rtc.nvrtcGetCUBINSize(program, byref(size))
-        data = ctypes.create_string_buffer(size.value)
-        rtc.nvrtcGetCUBIN(program, data)
-        cubin_cache.append(data.raw)
-    return cubin_cache[0]
+    """Returns the compiled kernels."""
+    rtc = library("libnvrtc.so.13", "SITE/nvidia/*/lib/libnvrtc.so.*", "/usr/local/cuda*/lib64/libnvrtc.so.*")
+    program, size = c_void_p(), c_uint64()
+    rtc.nvrtcCreateProgram(byref(program), SOURCE.encode(), b"rules.cu", 0, None, None)
+    code = rtc.nvrtcCompileProgram(program, 1, (ctypes.c_char_p * 1)(b"--gpu-architecture=sm_90"))
+    if code:
+        raise Failure("nvrtcCompileProgram", code)
+    rtc.nvrtcGetCUBINSize(program, byref(size))
+    data = ctypes.create_string_buffer(size.value)
+    rtc.nvrtcGetCUBIN(program, data)
+    return data.raw
 
 
 def words(args):
     """Passes integers as 64 bits: the calling convention of x86-64 ignores what a narrower parameter does not have."""
     return [c_uint64(it) if isinstance(it, int) else it for it in args]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [("sizes", c_uint32 * 7), ("stream", c_void_p), ("attributes", c_void_p), ("count", c_uint32)]
 
 
 class Gpu:
@@ -95,21 +94,20 @@ class Gpu:
         self.cu = ctypes.CDLL("libcuda.so.1")
         self.context = c_void_p()
         self.call("cuCtxGetCurrent", byref(self.context))
-        self.kernels = self.module(KERNELS)
-        host = c_void_p()
+        module, host = c_void_p(), c_void_p()
+        self.call("cuModuleLoadData", byref(module), cubin())
+        self.kernels = {it: c_void_p() for it in KERNELS}
+        for it, kernel in self.kernels.items():
+            self.call("cuModuleGetFunction", byref(kernel), module, it.encode())
         self.call("cuMemHostAlloc", byref(host), 4096, 1)
         self.flags = (c_uint32 * 1024).from_address(host.value)
         self.flags_at, self.next_flag = host.value, 0
         self.counts, self.next_count = self.alloc(4096), 0
         self.fill(self.counts, 0, 4096, 0)
         # What is loaded at its first launch must not be loaded while a kernel spins.
-        self.flags[0] = 1
-        self.launch("hold", 0, self.flags_at, 1)
-        self.launch("add", 0, self.counts, 0, 1)
-        self.launch("differ", 0, self.counts, 0, 1, self.counts)
-        self.launch("unlike", 0, self.counts, self.counts, 1, self.counts)
+        for it in KERNELS:
+            self.launch(it, 0, self.flags_at, 0, 0, self.flags_at, 0)
         self.call("cuMemcpyDtoDAsync_v2", self.counts, self.counts + 64, 4, 0)
-        self.next_flag = 1
         self.sync(0)
 
     def call(self, name, *args):
@@ -118,14 +116,6 @@ class Gpu:
             text = ctypes.c_char_p()
             self.cu.cuGetErrorString(code, byref(text))
             raise Failure(name, code, (text.value or b"").decode())
-
-    def module(self, names):
-        module, found = c_void_p(), {}
-        self.call("cuModuleLoadData", byref(module), cubin())
-        for it in names:
-            found[it] = c_void_p()
-            self.call("cuModuleGetFunction", byref(found[it]), module, it.encode())
-        return found
 
     def attribute(self, which):
         value = c_int()
@@ -138,9 +128,9 @@ class Gpu:
         self.call("cuMemAlloc_v2", byref(at), 4 * count)
         return at.value
 
-    def stream(self, blocking=False):
+    def stream(self):
         it = c_void_p()
-        self.call("cuStreamCreate", byref(it), 0 if blocking else 1)
+        self.call("cuStreamCreate", byref(it), 1)
         return it.value
 
     def event(self, stream):
@@ -168,24 +158,13 @@ class Gpu:
             time.sleep(0.001)
         return None
 
-    def launch(self, name, stream, *args, grid=1, block=1, shared=0):
+    def launch(self, name, stream, *args, grid=1, block=1, shared=0, dependent=False):
+        """Launches a kernel; one that is dependent may start before the one in front of it has ended."""
         values = words(args)
         pointers = (c_void_p * len(values))(*[ctypes.cast(byref(it), c_void_p) for it in values])
-        self.call("cuLaunchKernel", self.kernels[name], grid, 1, 1, block, 1, 1, shared, stream, pointers, None)
-
-    def launch_dependent(self, name, stream, *args):
-        """Launches a kernel that may start before the one in front of it has ended."""
-        values = words(args)
-        pointers = (c_void_p * len(values))(*[ctypes.cast(byref(it), c_void_p) for it in values])
-
-        class Attribute(ctypes.Structure):
-            _fields_ = [("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15)]
-
-        class Config(ctypes.Structure):
-            _fields_ = [("sizes", c_uint32 * 7), ("stream", c_void_p), ("attributes", c_void_p), ("count", c_uint32)]
-
-        attribute = Attribute(6, 0, 1)
-        config = Config((c_uint32 * 7)(1, 1, 1, 64, 1, 1, 0), stream, ctypes.addressof(attribute), 1)
+        # An attribute: its number, a pad, and its value. CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is 6.
+        attribute = (c_uint32 * 18)(6, 0, 1)
+        config = LaunchConfig((c_uint32 * 7)(grid, 1, 1, block, 1, 1, shared), stream, ctypes.addressof(attribute), int(dependent))
         self.call("cuLaunchKernelEx", byref(config), self.kernels[name], pointers, None)
 
     def fill(self, at, value, count, stream):
@@ -200,6 +179,12 @@ class Gpu:
     def count(self, number):
         """Returns a sum. The stream must have ended."""
         return self.read(self.counts + 4 * number)
+
+    def wrong(self, at, value, count, stream):
+        """Returns how many words differ from a value behind the work of a stream."""
+        number = self.differ(at, value, count, stream)
+        self.sync(stream)
+        return self.count(number)
 
     def read(self, at):
         value, stream = c_uint32(), self.stream()
@@ -235,19 +220,6 @@ class Gpu:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
-
-    def blocked_by_kernel(self, call, seconds=0.4):
-        """Returns for how many seconds a call blocks the host while a kernel of another stream spins, and its error."""
-        stream, error = self.stream(), ""
-        self.hold(stream, seconds)
-        start = time.monotonic()
-        try:
-            call()
-        except Failure as it:
-            error = str(it)
-        spent = time.monotonic() - start
-        self.sync(stream)
-        return spent, error
 
     def capture(self, stream, work):
         """Returns the graph of what `work` gives to a stream, which may wait for others."""
@@ -288,13 +260,11 @@ class Comm:
             rank.store.set(f"nccl {name}", bytes(identity).hex())
         else:
             identity = UniqueId.from_buffer_copy(bytes.fromhex(rank.store.get(f"nccl {name}").decode()))
-        start = time.monotonic()
         if blocking is None:
             self.call("ncclCommInitRank", byref(self.handle), c_int(rank.ranks), identity, c_int(rank.rank))
         else:
             config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, blocking)
             self.call("ncclCommInitRankConfig", byref(self.handle), c_int(rank.ranks), identity, c_int(rank.rank), byref(config))
-        self.seconds = time.monotonic() - start
 
     def call(self, name, *args):
         code = getattr(self.lib, name)(*words(args))

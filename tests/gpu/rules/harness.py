@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -18,6 +19,8 @@ import traceback
 TRIALS = {}
 # No process uses NVLink multicast.
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1", "NCCL_DEBUG": "WARN"}
+# By how many seconds rank 1 is late, and how much longer rank 0 is in a call that waits for it.
+LATE, WAITS = 0.5, 0.3
 
 
 @dataclasses.dataclass
@@ -29,7 +32,6 @@ class Arm:
     work: object
     ranks: int
     predicts: str
-    opposite: str
     # Whether the rule predicts that the fault shows: yes, no (it holds then), or neither (a measurement).
     provokes: object
     limit: float
@@ -38,123 +40,112 @@ class Arm:
     parameters: dict
 
 
-def trial(rule, name, ranks, predicts, opposite, provokes=True, limit=20.0, faults=False, arms=None):
-    """Declares a trial of a rule: what the rule predicts, and how the opposite would look."""
+def trial(rule, name, ranks, predicts, provokes=True, limit=20.0, faults=False, arms=None):
+    """Declares a trial of a rule, and what the rule predicts."""
 
     def declare(work):
         for label, given in (arms or {"": {}}).items():
             whole, given = f"{name} {label}".strip(), dict(given)
             expected, most = given.pop("provokes", provokes), given.pop("limit", limit)
             assert (rule, whole) not in TRIALS, f"two trials {whole}"
-            TRIALS[rule, whole] = Arm(rule, whole, work, ranks, predicts, opposite, expected, most, faults, given)
+            TRIALS[rule, whole] = Arm(rule, whole, work, ranks, predicts, expected, most, faults, given)
         return work
 
     return declare
 
 
 class Rank:
-    """What a process of a trial knows and reports. Each report is in a file at once, so a process may be killed."""
+    """A process of a trial. It reports to a file, a line at a time, so it may be killed."""
 
     def __init__(self, rank, ranks, port, file):
-        self.rank, self.ranks, self.port, self.file = rank, ranks, port, file
-        self.report = {"controls": [], "faults": [], "notes": [], "values": {}, "tries": 1, "stage": "start", "ended": False}
-        self._store, self._gpu = None, None
-        self.save()
+        self.rank, self.ranks, self.port, self.file = rank, ranks, port, open(file, "a", buffering=1)
 
-    def save(self):
-        with open(self.file + ".new", "w") as file:
-            json.dump(self.report, file)
-        os.replace(self.file + ".new", self.file)
+    def say(self, kind, value, text=""):
+        self.file.write(json.dumps([kind, value, text]) + "\n")
 
     def stage(self, text):
-        self.report["stage"] = text
-        self.save()
+        self.say("stage", text)
 
-    def note(self, text):
-        self.report["notes"].append(text)
-        self.save()
+    def value(self, name, value):
+        self.say("value", round(value, 4) if isinstance(value, float) else value, name)
 
     def control(self, passes, text=""):
         """Reports whether the same without the fault passes."""
-        self.report["controls"].append(bool(passes))
-        if text or not passes:
-            self.report["notes"].append(f"control {'passes' if passes else 'FAILS'} {text}".strip())
-        self.save()
+        self.say("control", bool(passes), f"control {'passes' if passes else 'FAILS'} {text}".strip() if text or not passes else "")
 
     def fault(self, seen, text="", tries=1):
         """Reports whether the fault showed."""
-        self.report["faults"].append(bool(seen))
-        self.report["tries"] = max(tries, self.report["tries"])
-        if text:
-            self.report["notes"].append(text)
-        self.save()
+        self.say("tries", tries)
+        self.say("fault", bool(seen), text)
 
-    def value(self, name, value):
-        self.report["values"][name] = round(value, 3) if isinstance(value, float) else value
-        self.save()
+    def compare(self, work, without, words, unit="old words"):
+        """Counts wrong words without the fault, and with it."""
+        self.control(work(False) == 0, without)
+        found = work(True)
+        self.fault(found == words, f"{found} {unit}")
 
     def leave(self):
         """Ends the process without any clean-up, which might wait for kernels."""
-        self.report["ended"] = True
-        self.save()
+        self.say("ended", True)
         os._exit(0)
 
     @contextlib.contextmanager
-    def watch(self, seconds, text, is_control=False):
+    def watch(self, seconds, text):
         """Reports a fault and ends the process if the body blocks the host for longer."""
-
-        def expire():
-            if is_control:
-                self.control(False, text)
-            else:
-                self.fault(True, text)
-            self.leave()
-
-        timer = threading.Timer(seconds, expire)
+        timer = threading.Timer(seconds, lambda: (self.fault(True, text), self.leave()))
         timer.daemon = True
         timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+        yield
+        timer.cancel()
 
-    @property
+    @functools.cached_property
     def store(self):
-        if self._store is None:
-            from datetime import timedelta
+        from datetime import timedelta
 
-            from torch.distributed import TCPStore
+        from torch.distributed import TCPStore
 
-            self._store = TCPStore("127.0.0.1", self.port, self.ranks, self.rank == 0, timedelta(seconds=30), wait_for_workers=False)
-        return self._store
+        return TCPStore("127.0.0.1", self.port, self.ranks, self.rank == 0, timedelta(seconds=30), wait_for_workers=False)
 
-    @property
+    @functools.cached_property
     def gpu(self):
-        if self._gpu is None:
-            from gpu import Gpu
+        from gpu import Gpu
 
-            self._gpu = Gpu(self.rank if self.ranks > 1 else 0)
-        return self._gpu
+        return Gpu(self.rank if self.ranks > 1 else 0)
 
     def barrier(self, name):
         """Waits for the hosts of all ranks."""
         self.store.set(f"barrier {name} {self.rank}", "x")
         self.store.wait([f"barrier {name} {it}" for it in range(self.ranks)])
 
-    def late(self, name, work, seconds=0.8):
-        """Calls `work` on all ranks, on rank 1 later. Returns for how long the host was in it."""
+    def late(self, name, work):
+        """Calls `work` on both ranks, on rank 1 later. Returns whether rank 0 waits in it until rank 1 calls."""
         self.stage(name)
         self.barrier(f"late {name}")
-        if self.rank == 1:
-            time.sleep(seconds)
+        time.sleep(LATE * self.rank)
         start = time.monotonic()
         work()
+        self.store.set(f"time of {name} {self.rank}", str(time.monotonic() - start))
+        early, late = [float(self.store.get(f"time of {name} {it}")) for it in (0, 1)]
+        waits = early > late + WAITS
+        if self.rank == 0:
+            self.value(name, "waits" if waits else early)
+        return waits
+
+    def blocks(self, name, call, seconds=0.4):
+        """Returns whether a call blocks the host while a kernel of another stream spins."""
+        stream = self.gpu.stream()
+        self.stage(name)
+        self.gpu.hold(stream, seconds)
+        start = time.monotonic()
+        call()
         spent = time.monotonic() - start
-        self.barrier(f"after {name}")
-        return spent
+        self.gpu.sync(stream)
+        self.value(name, "blocks" if spent > 0.7 * seconds else spent)
+        return spent > 0.7 * seconds
 
     def peer(self, name, at):
         """Exchanges the handles of memory. Returns the memory of the peer, mapped."""
+
         class Handle(ctypes.Structure):
             _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -165,7 +156,7 @@ class Rank:
         self.gpu.call("cuIpcOpenMemHandle_v2", ctypes.byref(mapped), theirs, 1)
         return mapped.value
 
-    def torch_group(self, eager):
+    def torch_group(self, eager=True):
         """Initializes PyTorch's process group of NCCL."""
         import torch
         import torch.distributed as dist
@@ -179,107 +170,88 @@ class Rank:
 
 def child(arm, rank, port, file, gpus):
     """Runs a rank of a trial in this process, and ends the process."""
-    report = None
+    # PR_SET_PDEATHSIG: nothing outlives the process that runs the trials.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    os.environ.update(ALWAYS)
+    os.environ.update({name: str(it) for name, it in arm.parameters.items() if name.isupper()})
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    report = Rank(rank, arm.ranks, port, file)
     try:
-        # PR_SET_PDEATHSIG: nothing outlives the process that runs the trials.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        os.environ.update(ALWAYS)
-        os.environ.update({name: str(it) for name, it in arm.parameters.items() if name.isupper()})
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        report = Rank(rank, arm.ranks, port, file)
         arm.work(report, **{name: it for name, it in arm.parameters.items() if not name.isupper()})
         if arm.ranks > 1:
             report.stage("end")
             report.barrier("the end of the trial")
             # The store is in the process of rank 0.
-            if rank == 0:
-                time.sleep(0.2)
+            time.sleep(0.2 * (rank == 0))
         report.leave()
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
-        if report:
-            report.note(f"{type(error).__name__}: {error}"[:300])
+        report.say("note", None, f"{type(error).__name__}: {error}"[:300])
     os._exit(1)
 
 
 class Job:
     """A trial that runs."""
 
-    def __init__(self, arm, gpus, folder, forks):
-        self.arm, self.gpus, self.start = arm, gpus, time.monotonic()
-        self.files = [os.path.join(folder, f"{abs(hash((arm.rule, arm.name)))}.{it}") for it in range(arm.ranks)]
+    def __init__(self, arm, gpus, folder):
+        self.arm, self.gpus = arm, gpus
+        self.start = self.began = time.monotonic()
+        self.files = [os.path.join(folder, f"{list(TRIALS).index((arm.rule, arm.name))}.{it}") for it in range(arm.ranks)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.pids = {}
+        self.processes = []
         for rank, file in enumerate(self.files):
-            if forks:
-                pid = os.fork()
-                if pid == 0:
-                    os.setpgid(0, 0)
-                    log = os.open(file + ".log", os.O_WRONLY | os.O_CREAT)
-                    os.dup2(log, 1)
-                    os.dup2(log, 2)
-                    child(arm, rank, port, file, gpus)
-            else:
-                words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file, ",".join(map(str, gpus))]
-                with open(file + ".log", "w") as log:
-                    pid = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0).pid
-            self.pids[pid] = rank
+            words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file, ",".join(map(str, gpus))]
+            with open(file + ".log", "w") as log:
+                self.processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
 
     def ended(self):
         """Returns whether all processes have ended. Kills them at the time limit, or soon after one has failed."""
-        for pid in list(self.pids):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                del self.pids[pid]
-                # The other ranks may report for a while.
-                if status:
-                    self.start = min(self.start, time.monotonic() - self.arm.limit + 5)
-        if time.monotonic() - self.start > self.arm.limit:
-            self.kill()
-        return not self.pids
+        codes = [it.poll() for it in self.processes]
+        if any(codes):
+            # The other rank may report for a while.
+            self.start = min(self.start, time.monotonic() - self.arm.limit + 5)
+        if None in codes and time.monotonic() - self.start > self.arm.limit:
+            for it in self.processes:
+                it.kill()
+            for it in self.processes:
+                # One that the driver holds back is left behind.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    it.wait(10)
+            return True
+        return None not in codes
 
-    def kill(self):
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-        # One that the driver holds back is left behind.
-        end = time.monotonic() + 10
-        while self.pids and time.monotonic() < end:
-            self.pids = {pid: rank for pid, rank in self.pids.items() if not os.waitpid(pid, os.WNOHANG)[0]}
-            time.sleep(0.01)
-        self.pids = {}
-
-    def result(self, started):
+    def result(self):
         """Returns the verdict of a trial from what its ranks have reported."""
-        reports = []
-        for file in self.files:
-            try:
-                with open(file) as it:
-                    reports.append(json.load(it))
-            except (OSError, ValueError):
-                reports.append({"controls": [], "faults": [], "notes": ["no report"], "values": {}, "tries": 1, "stage": "start", "ended": False})
-        arm = self.arm
-        controls = [it for report in reports for it in report["controls"]]
-        faults = [it for report in reports for it in report["faults"]]
-        tries = max(report["tries"] for report in reports)
-        notes = [f"[{rank}] {it}" if arm.ranks > 1 else it for rank, report in enumerate(reports) for it in report["notes"]]
-        notes += [f"[{rank}] ended in: {report['stage']}" for rank, report in enumerate(reports) if not report["ended"]]
-        seen, count = any(faults), "1 try" if tries == 1 else f"{tries} tries"
-        if not faults or not all(controls) or (not seen and not all(report["ended"] for report in reports)):
+        arm, lines = self.arm, []
+        for rank, file in enumerate(self.files):
+            with contextlib.suppress(OSError), open(file) as it:
+                lines += [(rank, *json.loads(line)) for line in it]
+
+        def said(kind):
+            return [value for _, it, value, _ in lines if it == kind]
+
+        def label(rank, text):
+            return f"[{rank}] {text}" if arm.ranks > 1 else text
+
+        all_ended, seen = len(said("ended")) == arm.ranks, any(said("fault"))
+        notes = [label(rank, text) for rank, kind, _, text in lines if kind != "value" and text]
+        notes += [f"last stages: {said('stage')[-2:]}"] * (not all_ended)
+        tries = max(said("tries"), default=1)
+        count = "1 try" if tries == 1 else f"{tries} tries"
+        if not said("fault") or not all(said("control")) or not (seen or all_ended):
             verdict = "no verdict"
         elif arm.provokes is False:
             verdict = "broken" if seen else f"held in {count}"
         else:
             verdict = "provoked" if seen else f"not provoked in {count}"
-        values = {f"[{rank}] {name}" if arm.ranks > 1 else name: it for rank, report in enumerate(reports) for name, it in report["values"].items()}
         agrees = None if verdict == "no verdict" or arm.provokes is None else seen == arm.provokes
-        return {
-            "rule": arm.rule, "trial": arm.name, "verdict": verdict, "agrees": agrees, "predicts": arm.predicts, "notes": notes,
-            "values": values, "seconds": round(time.monotonic() - started, 1),
-        }  # fmt: skip
+        values = {label(rank, name): value for rank, kind, value, name in lines if kind == "value"}
+        seconds = round(time.monotonic() - self.began, 1)
+        found = {"rule": arm.rule, "trial": arm.name, "verdict": verdict, "agrees": agrees, "predicts": arm.predicts}
+        return {**found, "notes": notes, "values": values, "seconds": seconds}
 
     def logs(self):
         texts = []
@@ -294,60 +266,41 @@ def machine():
     import torch
 
     words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        gpus = subprocess.run(words, capture_output=True, text=True, timeout=30).stdout.split("\n")
-        gpus = [it for it in gpus if it.strip()]
-        version = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else "none"
-        return f"{len(gpus)} {gpus[0] if gpus else 'no GPU'}, CUDA {torch.version.cuda}, PyTorch {torch.__version__}, NCCL {version}"
-    return "no GPU"
+    gpus = subprocess.run(words, capture_output=True, text=True, timeout=30).stdout.strip().split("\n")
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return f"{len(gpus)} {gpus[0]}, CUDA {torch.version.cuda}, PyTorch {torch.__version__}, NCCL {version}"
 
 
 def run(only, done, folder, seconds):
     """Runs the trials that match and are not done. Returns all results."""
-    import torch  # noqa: F401  Each process forks from this one, which has PyTorch loaded and no context.
-    from gpu import cubin
-
-    start, running, free, forks = time.monotonic(), [], {0, 1}, True
-    path, log = os.path.join(folder, "rules.json"), os.path.join(folder, "rules.log")
-    results = list(done)
+    start, running, free, results = time.monotonic(), [], {0, 1}, list(done)
     known = {(it["rule"], it["trial"]) for it in done}
-    todo = [it for it in TRIALS.values() if (it.rule == "harness" or re.search(only, f"{it.rule} {it.name}")) and (it.rule, it.name) not in known]
+    todo = [it for key, it in TRIALS.items() if re.search(only, " ".join(key)) and key not in known]
     # Those of one GPU run two at a time. Last comes what may end with a fault of the GPU.
-    todo.sort(key=lambda it: (it.rule != "harness", it.faults, it.ranks))
+    todo.sort(key=lambda it: (it.faults, it.ranks))
     on = machine()
     print(f"# {on}", flush=True)
-    cubin()
-    with tempfile.TemporaryDirectory() as work, open(log, "a") as logs:
+    with tempfile.TemporaryDirectory() as work, open(os.path.join(folder, "rules.log"), "a") as logs:
         while todo or running:
             for job in [it for it in running if it.ended()]:
                 running.remove(job)
                 free |= set(job.gpus)
-                result = job.result(job.began)
-                if result["rule"] == "harness" and result["verdict"] == "no verdict" and forks:
-                    print("# processes that fork do not work here: each one starts anew", flush=True)
-                    forks = False
-                    todo.insert(0, job.arm)
-                    continue
-                results.append(result)
-                word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[result["agrees"]]
-                told = "; ".join(result["notes"] + [f"{name}={it}" for name, it in result["values"].items()])
-                print(f"rules {result['rule']:22} {result['trial']:34} {result['verdict']:26} {word:17} {result['seconds']:5} s  {told[:1500]}", flush=True)
-                logs.write(f"=== {result['rule']} {result['trial']}: {result['verdict']}\n{job.logs()}\n")
-                with open(path + ".new", "w") as file:
+                it = job.result()
+                results.append(it)
+                word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[it["agrees"]]
+                told = "; ".join(it["notes"] + [f"{name}={value}" for name, value in it["values"].items()])
+                print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
+                logs.write(f"=== {it['rule']} {it['trial']}: {it['verdict']}\n{job.logs()}\n")
+                with open(os.path.join(folder, "rules.json"), "w") as file:
                     json.dump({"machine": on, "results": results}, file, indent=1)
-                os.replace(path + ".new", path)
             if todo and time.monotonic() - start > seconds:
                 print(f"# not run, since the time of {seconds} s is over: {', '.join(f'{it.rule} {it.name}' for it in todo)}", flush=True)
                 todo = []
-            # A trial of the harness is alone.
-            if todo and todo[0].ranks <= len(free) and not (running and running[0].arm.rule == "harness"):
+            if todo and todo[0].ranks <= len(free):
                 arm = todo.pop(0)
                 gpus = sorted(free)[: arm.ranks]
                 free -= set(gpus)
-                job = Job(arm, gpus, work, forks)
-                job.began = job.start
-                running.append(job)
+                running.append(Job(arm, gpus, work))
             time.sleep(0.01)
-    count = {word: sum(it["agrees"] is value for it in results) for word, value in [("as predicted", True), ("not as predicted", False), ("without a verdict or measured", None)]}
-    print(f"# {', '.join(f'{it} {word}' for word, it in count.items())}, {time.monotonic() - start:.0f} s")
+    print(f"# {time.monotonic() - start:.0f} s")
     return results

@@ -7,8 +7,8 @@
   --only     only trials whose rule and name match
   --seconds  no trial starts later; default: 450
   --done     results of an earlier run: its trials with a verdict are not run again
-  --record   writes results, a file rules.json, to src/check/trials.txt, which docs/checker.md shows
-  --list     prints the trials: rule, name, what the rule predicts, and how the opposite would look
+  --record   writes results, files rules.json of which later ones prevail, to src/check/trials.txt, which docs/checker.md shows
+  --list     prints the trials: rule, name, what the rule predicts
 
 Each trial has new processes, a port, and a time limit at which its processes are killed. It has a control, the
 same without the fault, which has to pass. It prints one line: rule, trial, verdict, whether the rule predicts it.
@@ -40,33 +40,35 @@ DOCUMENTS = {
 }
 
 
-def record(path):
+def record(paths):
     """Writes the verdicts of all trials for the checker, `no` for those that did not run."""
-    with open(path) as file:
-        results = json.load(file)
-    verdicts = {(it["rule"], it["trial"]): it["verdict"] for it in results["results"] if it["verdict"] != "no verdict"}
-    rows = [(it.rule, it.name, verdicts.get((it.rule, it.name), "no")) for it in harness.TRIALS.values() if it.rule != "harness"]
+    verdicts = {}
+    for path in paths:
+        with open(path) as file:
+            found = json.load(file)
+        verdicts |= {(it["rule"], it["trial"]): it["verdict"] for it in found["results"] if it["verdict"] != "no verdict"}
+    rows = [(*key, verdicts.get(key, "no")) for key in harness.TRIALS]
     rows += [(rule, "", f"documents only: {reason}") for rule, reason in DOCUMENTS.items()]
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../src/check/trials.txt"), "w") as file:
-        file.write("".join(f"{it}\n" for it in [f"# {results['machine']}", *("\t".join(row) for row in sorted(rows))]))
+        file.write("".join(f"{it}\n" for it in [f"# {found['machine']}", *("\t".join(row) for row in sorted(rows))]))
 
 
 def main():
     if sys.argv[1:2] == ["--child"]:
         rule, name, rank, port, file, gpus = sys.argv[2:]
-        harness.child(harness.TRIALS[rule, name], int(rank), int(port), file, gpus.split(","))
+        harness.child(harness.TRIALS[rule, name], int(rank), int(port), file, gpus)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=450)
     parser.add_argument("--done")
-    parser.add_argument("--record")
+    parser.add_argument("--record", nargs="+")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
         for it in harness.TRIALS.values():
             predicts = {True: "provoked", False: "held", None: "a measurement"}[it.provokes]
-            print(f"{it.rule:22} {it.name:44} {it.ranks} GPU{'s' if it.ranks > 1 else ' '}  {predicts:14} {it.predicts}; opposite: {it.opposite}")
+            print(f"{it.rule:22} {it.name:52} {it.ranks} GPU{'s' if it.ranks > 1 else ' '}  {predicts:14} {it.predicts}")
         return 0
     if options.record:
         record(options.record)
