@@ -38,11 +38,13 @@ pub(super) fn machine() -> &'static str {
     RECORD.lines().next().unwrap_or_default().trim_start_matches("# ")
 }
 
-/// Returns the different verdicts of the trials of a rule, in the order of the record, without reasons.
+/// Returns the different verdicts of the trials of a rule, in the order of the record, without reasons, and without the numbers of tries in
+/// which a rule held.
 pub(super) fn verdicts(rule: &str) -> String {
     let mut found: Vec<&str> = Vec::new();
     for it in trials().filter(|it| it.rule == rule) {
-        let verdict = it.verdict.split(':').next().unwrap_or_default();
+        let verdict = if it.verdict.starts_with("held") { "held" } else { it.verdict };
+        let verdict = verdict.split(':').next().unwrap_or_default();
         if !found.contains(&verdict) {
             found.push(verdict);
         }

@@ -172,6 +172,7 @@ def child(arm, rank, port, file, gpus):
     """Runs a rank of a trial in this process, and ends the process."""
     # PR_SET_PDEATHSIG: nothing outlives the process that runs the trials.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    print(f"=== {arm.rule} {arm.name}, rank {rank}", flush=True)
     os.environ.update(ALWAYS)
     os.environ.update({name: str(it) for name, it in arm.parameters.items() if name.isupper()})
     os.environ["CUDA_VISIBLE_DEVICES"] = gpus
@@ -194,7 +195,7 @@ def child(arm, rank, port, file, gpus):
 class Job:
     """A trial that runs."""
 
-    def __init__(self, arm, gpus, folder):
+    def __init__(self, arm, gpus, folder, log):
         self.arm, self.gpus = arm, gpus
         self.start = self.began = time.monotonic()
         self.files = [os.path.join(folder, f"{list(TRIALS).index((arm.rule, arm.name))}.{it}") for it in range(arm.ranks)]
@@ -204,8 +205,7 @@ class Job:
         self.processes = []
         for rank, file in enumerate(self.files):
             words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file, ",".join(map(str, gpus))]
-            with open(file + ".log", "w") as log:
-                self.processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
+            self.processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
 
     def ended(self):
         """Returns whether all processes have ended. Kills them at the time limit, or soon after one has failed."""
@@ -253,13 +253,6 @@ class Job:
         found = {"rule": arm.rule, "trial": arm.name, "verdict": verdict, "agrees": agrees, "predicts": arm.predicts}
         return {**found, "notes": notes, "values": values, "seconds": seconds}
 
-    def logs(self):
-        texts = []
-        for file in self.files:
-            with contextlib.suppress(OSError), open(file + ".log", errors="replace") as it:
-                texts.append(it.read()[-4000:])
-        return "\n".join(texts)
-
 
 def machine():
     """Returns the machine and the software, as results name them."""
@@ -280,7 +273,7 @@ def run(only, done, folder, seconds):
     todo.sort(key=lambda it: (it.faults, it.ranks))
     on = machine()
     print(f"# {on}", flush=True)
-    with tempfile.TemporaryDirectory() as work, open(os.path.join(folder, "rules.log"), "a") as logs:
+    with tempfile.TemporaryDirectory() as work, open(os.path.join(folder, "rules.log"), "a") as log:
         while todo or running:
             for job in [it for it in running if it.ended()]:
                 running.remove(job)
@@ -290,7 +283,6 @@ def run(only, done, folder, seconds):
                 word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[it["agrees"]]
                 told = "; ".join(it["notes"] + [f"{name}={value}" for name, value in it["values"].items()])
                 print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
-                logs.write(f"=== {it['rule']} {it['trial']}: {it['verdict']}\n{job.logs()}\n")
                 with open(os.path.join(folder, "rules.json"), "w") as file:
                     json.dump({"machine": on, "results": results}, file, indent=1)
             if todo and time.monotonic() - start > seconds:
@@ -300,7 +292,7 @@ def run(only, done, folder, seconds):
                 arm = todo.pop(0)
                 gpus = sorted(free)[: arm.ranks]
                 free -= set(gpus)
-                running.append(Job(arm, gpus, work))
+                running.append(Job(arm, gpus, work, log))
             time.sleep(0.01)
     print(f"# {time.monotonic() - start:.0f} s")
     return results
