@@ -103,8 +103,7 @@ rules! {
         "[NCCL, Creating a Communicator](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html); \
          [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv); nvFuser, `csrc/multidevice/ipc_handle.cpp`";
     "host-connection", (|plan, it| nccl(plan, it) && it.host_rules().contains(&HostRule::Connection)), "E0705", "`--nccl`" =>
-        "a blocking communicator connects two ranks in their first send and receive, and a team in its first collective of a kind and size (with \
-         `NCCL_RUNTIME_CONNECT=0` in its creation), and the processes wait there",
+        "a blocking communicator connects two ranks in their first send and receive, and a team in its first collective of a kind and size, and the processes wait there",
         "NCCL, `src/init.cc`, `NCCL_RUNTIME_CONNECT`; `src/group.cc`, `ncclP2PPreconnectFunc`, `ncclCollPreconnectFunc`; `src/transport.cc`, `ncclTransportP2pSetup`";
     "runs", (|_, it| it.repeat), "E0706", "`--check=repeat`, `--with`" =>
         "runs that are replayed, or issued one after another, have no barrier between them",

@@ -21,7 +21,7 @@ pub struct RuleTrial {
     pub rule: &'static str,
     /// What was tried.
     pub name: &'static str,
-    /// `provoked`, `not provoked in N tries`, `held in N tries`, `broken`, `no` if it was not run, or `documents only` with the reason.
+    /// `provoked`, `not provoked in N tries`, `held in N tries`, `broken`, `not run`, or `documents only` with the reason.
     pub verdict: &'static str,
 }
 

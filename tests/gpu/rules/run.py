@@ -41,13 +41,13 @@ DOCUMENTS = {
 
 
 def record(paths):
-    """Writes the verdicts of all trials for the checker, `no` for those that did not run."""
+    """Writes the verdicts of all trials for the checker, `not run` for the others."""
     verdicts = {}
     for path in paths:
         with open(path) as file:
             found = json.load(file)
         verdicts |= {(it["rule"], it["trial"]): it["verdict"] for it in found["results"] if it["verdict"] != "no verdict"}
-    rows = [(*key, verdicts.get(key, "no")) for key in harness.TRIALS]
+    rows = [(*key, verdicts.get(key, "not run")) for key in harness.TRIALS]
     rows += [(rule, "", f"documents only: {reason}") for rule, reason in DOCUMENTS.items()]
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../src/check/trials.txt"), "w") as file:
         file.write("".join(f"{it}\n" for it in [f"# {found['machine']}", *("\t".join(row) for row in sorted(rows))]))
