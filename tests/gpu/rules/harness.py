@@ -168,14 +168,13 @@ class Rank:
         return dist, device
 
 
-def child(arm, rank, port, file, gpus):
+def child(arm, rank, port, file):
     """Runs a rank of a trial in this process, and ends the process."""
     # PR_SET_PDEATHSIG: nothing outlives the process that runs the trials.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     print(f"=== {arm.rule} {arm.name}, rank {rank}", flush=True)
     os.environ.update(ALWAYS)
     os.environ.update({name: str(it) for name, it in arm.parameters.items() if name.isupper()})
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     report = Rank(rank, arm.ranks, port, file)
     try:
         arm.work(report, **{name: it for name, it in arm.parameters.items() if not name.isupper()})
@@ -192,66 +191,59 @@ def child(arm, rank, port, file, gpus):
     os._exit(1)
 
 
-class Job:
-    """A trial that runs."""
-
-    def __init__(self, arm, gpus, folder, log):
-        self.arm, self.gpus = arm, gpus
-        self.start = self.began = time.monotonic()
-        self.files = [os.path.join(folder, f"{list(TRIALS).index((arm.rule, arm.name))}.{it}") for it in range(arm.ranks)]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.processes = []
-        for rank, file in enumerate(self.files):
-            words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file, ",".join(map(str, gpus))]
-            self.processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
-
-    def ended(self):
-        """Returns whether all processes have ended. Kills them at the time limit, or soon after one has failed."""
-        codes = [it.poll() for it in self.processes]
+def run_trial(arm, folder, log):
+    """Runs a trial until its processes end, or the time limit. Returns its result."""
+    start, processes = time.monotonic(), []
+    files = [os.path.join(folder, f"{list(TRIALS).index((arm.rule, arm.name))}.{it}") for it in range(arm.ranks)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for rank, file in enumerate(files):
+        words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file]
+        processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
+    end = start + arm.limit
+    while None in (codes := [it.poll() for it in processes]) and time.monotonic() < end:
         if any(codes):
-            # The other rank may report for a while.
-            self.start = min(self.start, time.monotonic() - self.arm.limit + 5)
-        if None in codes and time.monotonic() - self.start > self.arm.limit:
-            for it in self.processes:
-                it.kill()
-            for it in self.processes:
-                # One that the driver holds back is left behind.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    it.wait(10)
-            return True
-        return None not in codes
+            # Behind a failure, the other rank may report for a while.
+            end = min(end, time.monotonic() + 5)
+        time.sleep(0.01)
+    for it in processes:
+        it.kill()
+    for it in processes:
+        # One that the driver holds back is left behind.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            it.wait(10)
+    lines = []
+    for rank, file in enumerate(files):
+        with contextlib.suppress(OSError), open(file) as it:
+            lines += [(rank, *json.loads(line)) for line in it]
+    return {**result(arm, lines), "seconds": round(time.monotonic() - start, 1)}
 
-    def result(self):
-        """Returns the verdict of a trial from what its ranks have reported."""
-        arm, lines = self.arm, []
-        for rank, file in enumerate(self.files):
-            with contextlib.suppress(OSError), open(file) as it:
-                lines += [(rank, *json.loads(line)) for line in it]
 
-        def said(kind):
-            return [value for _, it, value, _ in lines if it == kind]
+def result(arm, lines):
+    """Returns the verdict of a trial from what its ranks have reported."""
 
-        def label(rank, text):
-            return f"[{rank}] {text}" if arm.ranks > 1 else text
+    def said(kind):
+        return [value for _, it, value, _ in lines if it == kind]
 
-        all_ended, seen = len(said("ended")) == arm.ranks, any(said("fault"))
-        notes = [label(rank, text) for rank, kind, _, text in lines if kind != "value" and text]
-        notes += [f"last stages: {said('stage')[-2:]}"] * (not all_ended)
-        tries = max(said("tries"), default=1)
-        count = "1 try" if tries == 1 else f"{tries} tries"
-        if not said("fault") or not all(said("control")) or not (seen or all_ended):
-            verdict = "no verdict"
-        elif arm.provokes is False:
-            verdict = "broken" if seen else f"held in {count}"
-        else:
-            verdict = "provoked" if seen else f"not provoked in {count}"
-        agrees = None if verdict == "no verdict" or arm.provokes is None else seen == arm.provokes
-        values = {label(rank, name): value for rank, kind, value, name in lines if kind == "value"}
-        seconds = round(time.monotonic() - self.began, 1)
-        found = {"rule": arm.rule, "trial": arm.name, "verdict": verdict, "agrees": agrees, "predicts": arm.predicts}
-        return {**found, "notes": notes, "values": values, "seconds": seconds}
+    def label(rank, text):
+        return f"[{rank}] {text}" if arm.ranks > 1 else text
+
+    all_ended, seen = len(said("ended")) == arm.ranks, any(said("fault"))
+    notes = [label(rank, text) for rank, kind, _, text in lines if kind != "value" and text]
+    notes += [f"last stages: {said('stage')[-2:]}"] * (not all_ended)
+    tries = max(said("tries"), default=1)
+    count = "1 try" if tries == 1 else f"{tries} tries"
+    if not said("fault") or not all(said("control")) or not (seen or all_ended):
+        verdict = "no verdict"
+    elif arm.provokes is False:
+        verdict = "broken" if seen else f"held in {count}"
+    else:
+        verdict = "provoked" if seen else f"not provoked in {count}"
+    agrees = None if verdict == "no verdict" or arm.provokes is None else seen == arm.provokes
+    values = {label(rank, name): value for rank, kind, value, name in lines if kind == "value"}
+    found = {"rule": arm.rule, "trial": arm.name, "verdict": verdict, "agrees": agrees, "predicts": arm.predicts}
+    return {**found, "notes": notes, "values": values}
 
 
 def machine():
@@ -266,33 +258,23 @@ def machine():
 
 def run(only, done, folder, seconds):
     """Runs the trials that match and are not done. Returns all results."""
-    start, running, free, results = time.monotonic(), [], {0, 1}, list(done)
+    start, results, on = time.monotonic(), list(done), machine()
     known = {(it["rule"], it["trial"]) for it in done}
     todo = [it for key, it in TRIALS.items() if re.search(only, " ".join(key)) and key not in known]
-    # Those of one GPU run two at a time. Last comes what may end with a fault of the GPU.
-    todo.sort(key=lambda it: (it.faults, it.ranks))
-    on = machine()
+    # Last comes what may end with a fault of the GPU.
+    todo.sort(key=lambda it: it.faults)
     print(f"# {on}", flush=True)
     with tempfile.TemporaryDirectory() as work, open(os.path.join(folder, "rules.log"), "a") as log:
-        while todo or running:
-            for job in [it for it in running if it.ended()]:
-                running.remove(job)
-                free |= set(job.gpus)
-                it = job.result()
-                results.append(it)
-                word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[it["agrees"]]
-                told = "; ".join(it["notes"] + [f"{name}={value}" for name, value in it["values"].items()])
-                print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
-                with open(os.path.join(folder, "rules.json"), "w") as file:
-                    json.dump({"machine": on, "results": results}, file, indent=1)
-            if todo and time.monotonic() - start > seconds:
-                print(f"# not run, since the time of {seconds} s is over: {', '.join(f'{it.rule} {it.name}' for it in todo)}", flush=True)
-                todo = []
-            if todo and todo[0].ranks <= len(free):
-                arm = todo.pop(0)
-                gpus = sorted(free)[: arm.ranks]
-                free -= set(gpus)
-                running.append(Job(arm, gpus, work, log))
-            time.sleep(0.01)
+        for at, arm in enumerate(todo):
+            if time.monotonic() - start > seconds:
+                print(f"# not run, since the time of {seconds} s is over: {', '.join(f'{it.rule} {it.name}' for it in todo[at:])}", flush=True)
+                break
+            it = run_trial(arm, work, log)
+            results.append(it)
+            word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[it["agrees"]]
+            told = "; ".join(it["notes"] + [f"{name}={value}" for name, value in it["values"].items()])
+            print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
+            with open(os.path.join(folder, "rules.json"), "w") as file:
+                json.dump({"machine": on, "results": results}, file, indent=1)
     print(f"# {time.monotonic() - start:.0f} s")
     return results

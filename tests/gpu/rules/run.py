@@ -55,8 +55,8 @@ def record(paths):
 
 def main():
     if sys.argv[1:2] == ["--child"]:
-        rule, name, rank, port, file, gpus = sys.argv[2:]
-        harness.child(harness.TRIALS[rule, name], int(rank), int(port), file, gpus)
+        rule, name, rank, port, file = sys.argv[2:]
+        harness.child(harness.TRIALS[rule, name], int(rank), int(port), file)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--only", default="")
