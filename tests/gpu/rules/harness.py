@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 TRIALS = {}
 # No process uses NVLink multicast.
@@ -191,7 +192,7 @@ def child(arm, rank, port, file):
     os._exit(1)
 
 
-def run_trial(arm, folder, log):
+def run_trial(arm, gpus, folder, log):
     """Runs a trial until its processes end, or the time limit. Returns its result."""
     start, processes = time.monotonic(), []
     files = [os.path.join(folder, f"{list(TRIALS).index((arm.rule, arm.name))}.{it}") for it in range(arm.ranks)]
@@ -200,7 +201,8 @@ def run_trial(arm, folder, log):
         port = free.getsockname()[1]
     for rank, file in enumerate(files):
         words = [sys.executable, sys.argv[0], "--child", arm.rule, arm.name, str(rank), str(port), file]
-        processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
+        on = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus}
+        processes.append(subprocess.Popen(words, env=on, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
     end = start + arm.limit
     while None in (codes := [it.poll() for it in processes]) and time.monotonic() < end:
         if any(codes):
@@ -258,23 +260,29 @@ def machine():
 
 def run(only, done, folder, seconds):
     """Runs the trials that match and are not done. Returns all results."""
-    start, results, on = time.monotonic(), list(done), machine()
+    start, results, on, lock = time.monotonic(), list(done), machine(), threading.Lock()
     known = {(it["rule"], it["trial"]) for it in done}
     todo = [it for key, it in TRIALS.items() if re.search(only, " ".join(key)) and key not in known]
-    # Last comes what may end with a fault of the GPU.
-    todo.sort(key=lambda it: it.faults)
     print(f"# {on}", flush=True)
     with tempfile.TemporaryDirectory() as work, open(os.path.join(folder, "rules.log"), "a") as log:
-        for at, arm in enumerate(todo):
+
+        def finish(arm, gpus):
             if time.monotonic() - start > seconds:
-                print(f"# not run, since the time of {seconds} s is over: {', '.join(f'{it.rule} {it.name}' for it in todo[at:])}", flush=True)
-                break
-            it = run_trial(arm, work, log)
-            results.append(it)
+                print(f"# not run, since the time of {seconds} s is over: {arm.rule} {arm.name}", flush=True)
+                return
+            it = run_trial(arm, gpus, work, log)
             word = {True: "as predicted", False: "NOT AS PREDICTED", None: "-"}[it["agrees"]]
             told = "; ".join(it["notes"] + [f"{name}={value}" for name, value in it["values"].items()])
-            print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
-            with open(os.path.join(folder, "rules.json"), "w") as file:
+            with lock, open(os.path.join(folder, "rules.json"), "w") as file:
+                results.append(it)
+                print(f"rules {it['rule']:22} {it['trial']:34} {it['verdict']:26} {word:17} {it['seconds']:5} s  {told[:1500]}", flush=True)
                 json.dump({"machine": on, "results": results}, file, indent=1)
+
+        # Each GPU runs half of the trials of one GPU. Last comes what may end with a fault of the GPU.
+        single = [it for it in todo if it.ranks == 1 and not it.faults]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda gpu: [finish(it, str(gpu)) for it in single[gpu::2]], (0, 1)))
+        for it in sorted([it for it in todo if it not in single], key=lambda it: it.faults):
+            finish(it, "0,1")
     print(f"# {time.monotonic() - start:.0f} s")
     return results
