@@ -102,6 +102,7 @@ mod stream_operand;
 mod stream_ordered_frees;
 mod stream_waits;
 mod stream_work;
+mod trials;
 mod two_runs;
 mod wait_cycle;
 mod wait_edits;
@@ -127,6 +128,7 @@ pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage,
 pub use rules::{RULES, Rule, assumptions, rules_as_markdown};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
+pub use trials::{NOT_MODELLED, RuleTrial, trials};
 pub use witness::{Witness, WitnessSetting, witnesses, witnesses_of_sequence};
 
 use hir_plan::World;

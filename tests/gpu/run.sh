@@ -11,7 +11,7 @@
 #   -f   an extended regular expression: only runs whose line, without the verdict, matches it
 #   -t   seconds for everything; what does not fit is reported and counts as failed; default: 3600
 #   -s   number of runs with delays, for each plan in the part stress; default: 1000
-#   -o   folder for the output of runs that failed
+#   -o   folder for the output of runs that failed, and for rules.json: trials of the part rules that have a verdict there do not run again
 #   -q   one process per program: it runs once step by step, then timed as a graph (issue: both), and both
 #        results are compared. Without it, timed runs step by step have separate processes.
 #   -T   hir-run's -T: seconds until a run that hangs is ended; default: 60
@@ -27,6 +27,7 @@
 #   faults      ranks that are killed or stopped, deadlocks, ranks that run different programs, too little
 #               memory
 #   sanitizer   compute-sanitizer's memcheck and racecheck on the kernels
+#   rules       trials of the checker's rules on two GPUs, with PyTorch: rules/run.py
 #
 # Runs with the same number of ranks share a job, which initialises its GPUs once. The output has one line per
 # run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. The exit
@@ -58,7 +59,7 @@ declare -A flag_of=([eager]=--step-by-step)
 declare -A delays_of=([graph]=-G)
 shift $((OPTIND - 1))
 parts=("$@")
-every=(programs pipelines protocols launch tuning stress faults sanitizer)
+every=(programs pipelines protocols launch tuning stress faults sanitizer rules)
 [ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
 for part in "${parts[@]}"; do
     [[ " ${every[*]} " == *" $part "* ]] || usage
@@ -578,6 +579,31 @@ run_sanitizer() {
         runs=0
     done
 }
+run_rules() {
+    local rule trial verdict agrees folder=${kept:-$work}/rules
+    is_wanted 2 && chosen 2 - rules - || return
+    if [ -n "${HIR_EMULATED_GPUS:-}" ] || ! python3 -c 'import torch' 2>/dev/null; then
+        skip 2 - rules - "it needs GPUs and PyTorch"
+        return
+    fi
+    log=$folder/rules.log
+    mkdir -p "$folder"
+    [ ! -e "$folder/rules.json" ] || cp "$folder/rules.json" "$work/done.json"
+    python3 tests/gpu/rules/run.py --out "$folder" --seconds "$(left)" $([ ! -e "$work/done.json" ] || echo "--done $work/done.json") >"$work/rules.txt"
+    grep '^# not run' "$work/rules.txt"
+    while IFS=$'\t' read -r rule trial verdict agrees; do
+        case $agrees in
+        True) pass 2 - "$rule" "$trial" ;;
+        None) skip 2 - "$rule" "$trial" "$verdict" ;;
+        *) fail 2 - "$rule" "$trial" "$verdict" ;;
+        esac
+    done < <(python3 -c '
+import json, sys
+for it in json.load(open(sys.argv[1]))["results"]:
+    agrees = False if it["verdict"] == "no verdict" else it["agrees"]
+    print(it["rule"], it["trial"], it["verdict"], agrees, sep="\t")' "$folder/rules.json")
+    log=$work/log
+}
 # Runs a job of one rank under a tool of compute-sanitizer.
 # compute-sanitizer starts threads before `main`, so hir-run cannot set the environment of CUDA and NCCL.
 sanitized() {
@@ -594,7 +620,7 @@ for count in "${counts[@]}"; do
 done
 for part in "${parts[@]}"; do
     # These parts have their own jobs; the others queue their runs.
-    case $part in faults | sanitizer) settle ;; esac
+    case $part in faults | sanitizer | rules) settle ;; esac
     run_"$part"
 done
 settle

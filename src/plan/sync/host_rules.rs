@@ -1,7 +1,8 @@
 //! The rules by which hosts block inside a call until other ranks call, or until work of the GPU has ended: one list of the calls.
 //!
 //! Exchanges of handles, barriers and `Synchronize(host)` block in each blocking order (`waits`). These rules apply where the options of the
-//! checker say so. Windows, aborts and the destruction of communicators have no statement in the language.
+//! checker say so. Registration of windows, aborts and the destruction of communicators wait for the other ranks, too, and have no statement in
+//! the language. Trials of all are in tests/gpu/rules/hosts.py.
 
 /// A rule by which hosts block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub enum HostRule {
     Creation,
     /// First connection of two ranks, or of a collective, on a communicator: until these ranks call.
     Connection,
-    /// Allocation and free of symmetric memory: until all streams of the GPU have ended what is issued before.
+    /// Allocation and free of symmetric memory: until all streams of the GPU have ended what is issued before. Trials show it of the free only,
+    /// CUDA's guide says it of both.
     SymmetricMemory,
 }
 

@@ -340,7 +340,8 @@ const CHECK: &[Layer] = &[
         &["conflict", "execution_fault", "excess", "memory", "not_checked", "ordering_model", "race_side"],
     ),
     ("profile", &["finding", "ordering_model"]),
-    ("rules", &["finding", "ordering_model", "profile"]),
+    ("trials", &[]),
+    ("rules", &["finding", "ordering_model", "profile", "trials"]),
     ("not_shown", &["orders", "replay"]),
     (
         "witness",

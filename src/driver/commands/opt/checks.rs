@@ -90,8 +90,9 @@ impl Processor<'_> {
         };
         let report = hir_check::check(&world, checks);
         let assumed = self.options.models.explain_assumptions.then(|| assumptions(&world, checks));
-        for Rule { name, text, source, trial, .. } in assumed.into_iter().flatten() {
-            self.screen.message(format!("assumes `{name}`: {text} ({source}; tried: {trial})"));
+        for rule in assumed.into_iter().flatten() {
+            let Rule { name, text, source, .. } = rule;
+            self.screen.message(format!("assumes `{name}`: {text} ({source}; tried: {})", rule.tried()));
         }
         if let Some(how) = report.groups_text(world.len()) {
             self.screen.message(how);
