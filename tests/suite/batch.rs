@@ -143,7 +143,7 @@ fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
         command.envs(emulator::environment()?);
         Ok(command)
     };
-    let output = start()?.env("HIR_EMULATED_FAULT", "20").output_with_timeout()?;
+    let output = start()?.env("HIR_EMULATED_FAULT", "7").output_with_timeout()?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // The CUDA context is lost, so no other program is tried.
     let ended =
