@@ -163,7 +163,9 @@ impl Overlap {
                 ) } else { format!("  {who}: no communication") });
         }
         for it in self.waits.iter().take(PRINTED_WAITS) {
-            let times = if it.count > 1 { format!(" ({} times)", it.count) } else { String::new() };
+            // Waits of several streams overlap, so that their sum may be longer than the run.
+            let together = if it.microseconds > self.total { ", of several streams together" } else { "" };
+            let times = if it.count > 1 { format!(" ({} times{together})", it.count) } else { String::new() };
             let who =
                 if it.line == 0 { "the end of the program".to_owned() } else { format!("line {}", it.line) };
             lines.push(format!("  {who} waits {:.1} µs{times} {}", it.microseconds, it.reason));
