@@ -164,7 +164,7 @@ impl Overlap {
         }
         for it in self.waits.iter().take(PRINTED_WAITS) {
             // Waits of several streams overlap, so that their sum may be longer than the run.
-            let together = if it.microseconds > self.total { ", of several streams together" } else { "" };
+            let together = if it.microseconds > self.total { ", on several streams" } else { "" };
             let times = if it.count > 1 { format!(" ({} times{together})", it.count) } else { String::new() };
             let who =
                 if it.line == 0 { "the end of the program".to_owned() } else { format!("line {}", it.line) };
