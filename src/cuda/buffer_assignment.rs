@@ -61,9 +61,6 @@ pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
 /// Start of the addresses of buffers that kernels keep in registers, which no command has.
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;
 
-/// The buffers of each rank that kernels keep in registers.
-pub(super) type InRegisters = Vec<FxHashSet<BufferNo>>;
-
 /// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlice {

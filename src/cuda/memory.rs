@@ -36,27 +36,14 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates this rank's segments. `layout` is what assigns memory to buffers, or a buffer without a size.
+    /// Allocates this rank's segments. `layout` assigns memory to buffers.
     pub fn new(
         device: &Device,
         world: &Arc<World>,
         rank: usize,
         stream: Stream,
-        (layout, ports): (Result<BufferAssignment, (usize, BufferNo)>, PortMemory),
+        (layout, ports): (BufferAssignment, PortMemory),
     ) -> Result<Self, ExecutorError> {
-        let layout = layout.map_err(|(rank, buffer)| {
-            let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
-            let message = match dtype.class() {
-                Class::SmallFloat => {
-                    format!(
-                        "no kernel computes with element type `{}`, which `{name}` has",
-                        dtype.short_name()
-                    )
-                }
-                _ => format!("the size of buffer `{name}` in bytes is undefined or too large"),
-            };
-            ExecutorError::Unsupported { rank, place: "memory".to_owned(), message }
-        })?;
         let own: &RankAssignment = layout
             .ranks
             .get(rank)
@@ -226,6 +213,18 @@ impl DeviceMemory {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }
+}
+
+/// Returns the error for a rank's buffer without a size.
+pub(super) fn without_size(world: &World, (rank, buffer): (usize, BufferNo)) -> ExecutorError {
+    let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
+    let message = match dtype.class() {
+        Class::SmallFloat => {
+            format!("no kernel computes with element type `{}`, which `{name}` has", dtype.short_name())
+        }
+        _ => format!("the size of buffer `{name}` in bytes is undefined or too large"),
+    };
+    ExecutorError::Unsupported { rank, place: "memory".to_owned(), message }
 }
 
 /// Returns the error for ranks of different hosts that share memory.

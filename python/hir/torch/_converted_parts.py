@@ -5,11 +5,10 @@ The kernel that computes a part, or computes with one, then converts it, and not
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any, Iterator, Sequence
 
-from ._graph import Node, Ref, TensorType, references
+from ._graph import Node, Ref, TensorType, readers_of
 
 CAT, ITEM = "aten.cat.default", "_operator.getitem"
 CONVERSIONS = ("aten._to_copy.default", "prims.convert_element_type.default")
@@ -19,10 +18,7 @@ PARTS = ("aten.slice.Tensor", "aten.split.Tensor", "aten.split_with_sizes.defaul
 def parts_converted(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Replaces conversions of tensors that are concatenated before, or of which only parts are read."""
     by_name = {node.name: node for node in nodes}
-    readers: dict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        for name in references(node):
-            readers[name].append(node)
+    readers = readers_of(nodes)
     return tuple(it for node in nodes for it in _replaced(node, by_name, readers))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 #: The operators that post transfers between two ranks.
 TRANSFERS = tuple(f"_c10d_functional.{it}" for it in ("isend", "irecv", "batch_p2p_ops"))
@@ -124,6 +125,15 @@ def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> 
     if isinstance(argument, tuple):
         return tuple(map_argument(it, change) for it in argument)
     return change(argument)
+
+
+def readers_of(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """The nodes that mention each node, in their order. A node that none mentions has none."""
+    found: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for name in dict.fromkeys(references(node)):
+            found[name].append(node)
+    return found
 
 
 def references(node: Node) -> Iterator[str]:

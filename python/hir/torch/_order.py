@@ -6,19 +6,16 @@ and a product between two gradients that read the same tensors. A kernel for eac
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import prod
-from typing import Iterator, Sequence
+from typing import Sequence
 
 from ._converted_parts import parts_converted
-from ._graph import Node, TensorType, references
+from ._graph import Node, TensorType, readers_of, references
 from ._patterns import PRODUCTS, SAVED_VIEWS
 from .operators import OPERATORS
 
 #: Views and conversions, which cost nothing beside elementwise operators.
 SHAPES = (*SAVED_VIEWS, *(f"aten.{it}" for it in ("_to_copy.default", "expand.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default")))
-
-
 #: Reductions along dimensions, their second argument.
 REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
 #: What reads the result of a kernel as a whole, so that it may be computed early.
@@ -72,10 +69,7 @@ class _Order:
         self.done: dict[str, Node] = {}
         self._nodes = {node.name: node for node in nodes}
         self._operands = {node.name: tuple(dict.fromkeys(references(node))) for node in nodes}
-        self._readers: dict[str, list[str]] = defaultdict(list)
-        for name, operands in self._operands.items():
-            for it in operands:
-                self._readers[it].append(name)
+        self._readers = readers_of(nodes)
 
     def heavy(self, node: Node) -> None:
         """Adds an operator behind what it needs, and what shares operands with that."""
@@ -92,13 +86,13 @@ class _Order:
     def _add_sum(self, name: str) -> None:
         """Adds the sum of a product with what is there already, which the kernel of the product computes."""
         readers = self._readers[name]
-        while len(readers) == 1 and self._nodes[readers[0]].target in SHAPES:
-            readers = self._readers[readers[0]]
-        if len(readers) == 1 and self._nodes[readers[0]].target == "aten.add.Tensor":
-            if all(it in self.done or self._is_view_of_done(it) for it in self._operands[readers[0]]):
-                self._add_light(readers[0])
+        while len(readers) == 1 and readers[0].target in SHAPES:
+            readers = self._readers[readers[0].name]
+        if len(readers) == 1 and readers[0].target == "aten.add.Tensor":
+            if all(map(self._is_view_of_done, self._operands[readers[0].name])):
+                self._add_light(readers[0].name)
 
-    def _add_light(self, name: str) -> Iterator[str]:
+    def _add_light(self, name: str) -> list[str]:
         """Adds an operator that is not added yet behind its operands. Returns all that are added, without recursion: graphs are deep."""
         added: list[str] = []
         waiting = [name]
@@ -112,7 +106,7 @@ class _Order:
             else:
                 self.done[it] = self._nodes[waiting.pop()]
                 added.append(it)
-        return iter(added)
+        return added
 
     def _add_readers(self, needed: Sequence[str]) -> None:
         """Adds what reads what these operators compute or read, on as many elements, up to the operands of products."""
@@ -120,8 +114,8 @@ class _Order:
         found: dict[str, None] = {}
         waiting = [reader for name in needed for it in (name, *self._operands[name]) for reader in self._readers[it]]
         while waiting:
-            name = waiting.pop(0)
-            node = self._nodes[name]
+            node = waiting.pop(0)
+            name = node.name
             if name in self.done or name in found or not is_light(node) or _size(node) not in sizes:
                 continue
             if all(it in found or self._is_view_of_done(it) for it in self._operands[name]):
@@ -142,8 +136,8 @@ class _Order:
     def _ends(self, name: str, found: dict[str, None]) -> bool:
         """Whether all that reads an operator is here, or takes it as a whole, and all that it reads is here."""
         here = (it in found or self._is_view_of_done(it) for it in self._operands[name])
-        readers = ((it, self._nodes[it].target) for it in self._readers[name])
-        return all(here) and all(it in found or it in self.done or target in ENDS for it, target in readers)
+        readers = self._readers[name]
+        return all(here) and all(it.name in found or it.name in self.done or it.target in ENDS for it in readers)
 
 
 def _size(node: Node) -> int:

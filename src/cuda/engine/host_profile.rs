@@ -38,8 +38,6 @@ grammar::named_enum! {
     }
 }
 
-const KINDS: &[CallKind] = CallKind::ALL;
-
 /// Number of warm-up rounds.
 const WARMUP: usize = 3;
 /// Minimum and maximum number of measured rounds: as many as fit into `SPAN` on the slowest rank.
@@ -91,7 +89,8 @@ impl CallKind {
 /// nodes; if none was measured, their number is negative.
 fn encode(profile: &HostProfile) -> Vec<u8> {
     let of = |kind: &CallKind| profile.calls.iter().find(|it| it.name == kind.name());
-    let calls = KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
+    let calls =
+        CallKind::ALL.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
     let (graph, nodes) = profile.graph.map_or(([0.0; 2], -1.0), |(times, nodes)| (times, nodes as f64));
     let numbers = calls.chain(profile.run).chain(graph).chain([nodes, profile.rounds as f64]);
     numbers.flat_map(f64::to_le_bytes).collect()
@@ -99,14 +98,14 @@ fn encode(profile: &HostProfile) -> Vec<u8> {
 
 fn decode(rank: usize, bytes: &[u8]) -> Option<HostProfile> {
     let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
-    let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
+    let (calls, rest) = numbers.split_at_checked(2 * CallKind::ALL.len())?;
     let &[run, least, graph, least_graph, nodes, rounds] = rest else { return None };
     let call = |(kind, it): (&CallKind, &[f64; 2])| CallCost {
         name: kind.name(),
         count: it[0] as usize,
         microseconds: it[1],
     };
-    let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
+    let calls = CallKind::ALL.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
     let graph = (nodes >= 0.0).then_some(([graph, least_graph], nodes as usize));
     Some(HostProfile { rank, rounds: rounds as usize, calls: calls.collect(), run: [run, least], graph })
 }
@@ -142,8 +141,8 @@ impl Engine {
     ) -> Result<HostProfile, ExecutorError> {
         let captured = if graph { Some(self.capture(false)?) } else { None };
         let (mut runs, mut launches) = (Vec::new(), Vec::new());
-        let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
-        let mut counts = [0; KINDS.len()];
+        let mut bare: [Vec<f64>; CallKind::ALL.len()] = array::from_fn(|_| Vec::new());
+        let mut counts = [0; CallKind::ALL.len()];
         peers.barrier()?;
         let (mut round, mut rounds, mut since) = (0, WARMUP, Instant::now());
         while round < rounds {
@@ -155,7 +154,7 @@ impl Engine {
                 let time = self.time_when_idle(peers, |it| it.replay(graph))?;
                 launches.extend(counted.then_some(time));
             }
-            for (at, kind) in KINDS.iter().copied().enumerate() {
+            for (at, kind) in CallKind::ALL.iter().copied().enumerate() {
                 let (time, count) = self.time_bare_calls(kind)?;
                 bare[at].extend(counted.then_some(time));
                 counts[at] = count;
@@ -167,7 +166,7 @@ impl Engine {
                 rounds += measured_rounds(since.elapsed(), peers)?;
             }
         }
-        let calls = KINDS.iter().zip(bare).zip(counts).filter(|it| it.1 > 0);
+        let calls = CallKind::ALL.iter().zip(bare).zip(counts).filter(|it| it.1 > 0);
         let calls = calls.map(|((kind, times), count)| CallCost {
             name: kind.name(),
             count,

@@ -11,7 +11,7 @@ use crate::{
     exchange::gather,
     executable::{self, Executable},
     library_state::LibraryState,
-    memory::DeviceMemory,
+    memory::{DeviceMemory, without_size},
 };
 use hir_plan::{Plan, World};
 
@@ -59,8 +59,10 @@ impl Prepared {
     ) -> Result<Self, ExecutorError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
-        let layout = (executable::assign_memory(world, ports), ports);
-        let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first, layout), peers)?;
+        let memory = executable::assign_memory(world, ports)
+            .map_err(|it| without_size(world, it))
+            .and_then(|layout| DeviceMemory::new(device, world, rank, first, (layout, ports)));
+        let mut memory = agree_on_errors(memory, peers)?;
         peers.report_phase("mapping the other ranks' memory");
         memory.map_peers(device, peers, first)?;
         let comms = Communicators::new(world, peers, &mut libraries.comm_cache)?;

@@ -23,8 +23,6 @@ const CAPABILITY: i32 = 90;
 const TILES_CAPABILITY: i32 = 80;
 /// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 28;
-/// The largest number for gradients, whose kernels have four arrays of scores: 1 GB with all that is computed of them.
-const MAX_GRADIENT_SCORES: usize = 1 << 26;
 /// The number of the first block of scratch memory; the instructions themselves use those before it.
 const FIRST_SCRATCH: usize = 4;
 
@@ -64,8 +62,7 @@ impl ExecutableBuilder<'_> {
                 )),
             }
         }
-        let first = self.plan.buffers.len();
-        let mut results = SeparateResults::new(self, first);
+        let mut results = SeparateResults::new(self);
         let mut inner = it.clone();
         if !has_separate_results(it, |view| self.local_view(view))? {
             [&mut inner.out]
@@ -74,12 +71,11 @@ impl ExecutableBuilder<'_> {
                 .try_for_each(|to| results.replace(to))?;
         }
         let dtype = self.local_view(&it.query)?.dtype;
-        let SeparateResults { mut buffers, copies, .. } = results;
-        let AttentionComposition { mut code, buffers: temporaries, .. } =
-            inner.composition(dtype, (first + buffers.len()) as BufferNo, MAX_SCORES);
-        buffers.extend(temporaries);
-        code.extend(copies);
-        self.lower_composition(at, inst, stream, (code, buffers))
+        let SeparateResults { buffers, copies, .. } = results;
+        self.lower_composition(at, inst, stream, (buffers, copies), |first| {
+            let AttentionComposition { code, buffers, .. } = inner.composition(dtype, first, MAX_SCORES);
+            (code, buffers)
+        })
     }
 
     pub(super) fn lower_attention_gradient(
@@ -92,32 +88,32 @@ impl ExecutableBuilder<'_> {
         if self.lower_to_library(at, stream, (&it.attention, Some(it)))? {
             return Ok(());
         }
-        let first = self.plan.buffers.len();
-        let mut results = SeparateResults::new(self, first);
+        let mut results = SeparateResults::new(self);
         let mut inner = it.clone();
         if !has_separate_results(it, |view| self.local_view(view))? {
             let all = [&mut inner.query, &mut inner.key, &mut inner.value];
             all.into_iter().try_for_each(|to| results.replace(to))?;
         }
         let dtype = self.local_view(&it.attention.query)?.dtype;
-        let SeparateResults { mut buffers, copies, .. } = results;
-        let next = (first + buffers.len()) as BufferNo;
-        let (mut code, temporaries) = inner.composition(self.plan.rank, dtype, next, MAX_GRADIENT_SCORES);
-        buffers.extend(temporaries);
-        code.extend(copies);
-        self.lower_composition(at, inst, stream, (code, buffers))
+        let (SeparateResults { buffers, copies, .. }, rank) = (results, self.plan.rank);
+        self.lower_composition(at, inst, stream, (buffers, copies), |first| {
+            inner.composition(rank, dtype, first, AttentionGradient::MAX_SCORES)
+        })
     }
 
-    /// Lowers the instructions that define an instruction, with their temporary buffers in scratch memory.
+    /// Lowers the instructions that define an instruction, with their temporary buffers in scratch memory. `compose` returns both, numbered
+    /// from the given buffer on: behind those of results, from which copies follow.
     fn lower_composition(
         &mut self,
         at: u32,
         inst: &Inst,
         stream: LogicalStream,
-        (kinds, temporaries): (Vec<InstKind>, Vec<Buffer>),
+        (results, copies): (Vec<Buffer>, Vec<InstKind>),
+        compose: impl FnOnce(BufferNo) -> (Vec<InstKind>, Vec<Buffer>),
     ) -> Result<(), ExecutorError> {
-        let code: Vec<Inst> = kinds.into_iter().map(|kind| Inst { kind, ..*inst }).collect();
-        for (number, buffer) in (FIRST_SCRATCH..).zip(temporaries) {
+        let (kinds, temporaries) = compose((self.plan.buffers.len() + results.len()) as BufferNo);
+        let code: Vec<Inst> = kinds.into_iter().chain(copies).map(|kind| Inst { kind, ..*inst }).collect();
+        for (number, buffer) in (FIRST_SCRATCH..).zip(results.into_iter().chain(temporaries)) {
             let address = self.scratch_buffer(stream, number, buffer.len * buffer.dtype.size())?;
             self.temporaries.push((address, buffer.dtype));
         }
@@ -156,21 +152,22 @@ impl ExecutableBuilder<'_> {
 /// of the next part read its operands.
 struct SeparateResults<'b> {
     builder: &'b ExecutableBuilder<'b>,
-    first: usize,
+    /// Their numbers follow those of the plan.
     buffers: Vec<Buffer>,
     /// Copies from these buffers to where the results belong.
     copies: Vec<InstKind>,
 }
 
 impl<'b> SeparateResults<'b> {
-    /// Begins with none; their numbers begin with `first`.
-    fn new(builder: &'b ExecutableBuilder<'b>, first: usize) -> Self {
-        Self { builder, first, buffers: Vec::new(), copies: Vec::new() }
+    /// Begins with none.
+    fn new(builder: &'b ExecutableBuilder<'b>) -> Self {
+        Self { builder, buffers: Vec::new(), copies: Vec::new() }
     }
 
     /// Replaces a result.
     fn replace(&mut self, to: &mut View) -> Result<(), ExecutorError> {
-        let from = View::contiguous((self.first + self.buffers.len()) as BufferNo, to.shape.clone());
+        let number = (self.builder.plan.buffers.len() + self.buffers.len()) as BufferNo;
+        let from = View::contiguous(number, to.shape.clone());
         let dtype = self.builder.local_view(to)?.dtype;
         self.buffers.push(Buffer::new("result", dtype, from.len()));
         let to = std::mem::replace(to, from.clone());

@@ -5,7 +5,7 @@ use grammar::dtype::DType;
 use super::{Command, ExecutableBuilder, LogicalStream, attention::has_separate_results};
 use crate::ExecutorError;
 use hir_executor::{AttentionTask, DeviceTensor};
-use hir_plan::{Attention, AttentionGradient, View};
+use hir_plan::{Attention, AttentionGradient, Computation, View};
 
 /// Bytes to which the kernels of libraries want their operands to be aligned.
 const ALIGNMENT: u64 = 16;
@@ -21,11 +21,8 @@ impl ExecutableBuilder<'_> {
         let Some(library) = self.attention.clone() else { return Ok(false) };
         let locate = |view: &View| self.local_view(view).map(|it| (it.address, it.dtype));
         let Some(task) = task(attention, gradient, locate)? else { return Ok(false) };
-        let is_separate = match gradient {
-            Some(it) => has_separate_results(it, |view| self.local_view(view))?,
-            None => has_separate_results(attention, |view| self.local_view(view))?,
-        };
-        if !is_separate || !library.computes(&task) {
+        let computation = gradient.map_or(attention as &dyn Computation, |it| it);
+        if !has_separate_results(computation, |view| self.local_view(view))? || !library.computes(&task) {
             return Ok(false);
         }
         self.first_calls.push(self.commands.len());

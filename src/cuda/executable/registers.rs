@@ -7,7 +7,7 @@ use hir_plan::{BufferNo, Plan, World, sync::is_large_world};
 use rustc_hash::FxHashSet;
 
 use super::fusion::{FusionRole, relative_address, roles_without_gpu};
-use crate::buffer_assignment::{BufferAssignment, InRegisters, PortMemory};
+use crate::buffer_assignment::{BufferAssignment, PortMemory};
 
 /// Number of assignments that are tried before all buffers get memory.
 const ATTEMPTS: usize = 4;
@@ -22,7 +22,8 @@ pub(crate) fn assign_memory(world: &World, ports: PortMemory) -> Result<BufferAs
         return none();
     }
     let apart = BufferAssignment::without_reuse(world)?;
-    let mut registers: InRegisters = world.iter().map(|plan| in_registers(world, plan, &apart)).collect();
+    let mut registers: Vec<FxHashSet<BufferNo>> =
+        world.iter().map(|plan| in_registers(world, plan, &apart)).collect();
     for _ in 0..ATTEMPTS {
         let assignment = BufferAssignment::with_ports(world, ports, &registers)?;
         let mut is_final = true;

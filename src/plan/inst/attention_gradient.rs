@@ -21,6 +21,10 @@ pub struct AttentionGradient {
 }
 
 impl AttentionGradient {
+    /// The largest number of scores that GPUs have in memory for the instructions that define the gradients: 1 GB with the four arrays of
+    /// scores that their kernels have.
+    pub const MAX_SCORES: usize = 1 << 26;
+
     /// Returns the results: the gradients of the query, the keys and the values.
     pub fn gradients(&self) -> [&View; 3] {
         [&self.query, &self.key, &self.value]

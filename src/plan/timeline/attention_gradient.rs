@@ -9,14 +9,11 @@ use super::{
 };
 use crate::{AttentionGradient, BufferNo, InstKind, Plan};
 
-/// The number of scores that the executor of GPUs has in memory.
-const MAX_SCORES: usize = 1 << 26;
-
 /// Returns microseconds; `None` if a table of the machine is missing.
 pub(super) fn microseconds(plan: &Plan, it: &AttentionGradient, machine: &Machine) -> Option<f64> {
     let first = plan.buffers.len() as BufferNo;
     let dtype = plan.dtype_of(&it.attention.query);
-    let (code, temporaries) = it.composition(plan.rank, dtype, first, MAX_SCORES);
+    let (code, temporaries) = it.composition(plan.rank, dtype, first, AttentionGradient::MAX_SCORES);
     let dtype = |it: BufferNo| match plan.buffers.get(it as usize) {
         Some(buffer) => buffer.dtype,
         None => temporaries[(it - first) as usize].dtype,
