@@ -193,6 +193,17 @@ class Measurements(Files):
         slower = [value for it in compared for value in measurements.values(it["ratio"]) if value > 1]
         self.assertIn(f"slower ({min(slower):.1f} to {max(slower):.0f} times)", text)
 
+    def test_pages_have_the_counts_of_the_file(self):
+        counts = measurements.load()["counts"]["mutants of tests/suite/mutants.rs"]
+        total = f"{sum(counts.values()):,}"
+        readme, checker = (" ".join((measurements.ROOT / it).read_text().split()) for it in ("README.md", "docs/checker.md"))
+        self.assertIn(f"of {total} programs with one changed statement", readme)
+        self.assertIn(
+            f"Of {total} mutants, the checker flags {counts['flagged']:,}, {counts['refused']:,} are refused, "
+            f"{counts['equal']:,} give the same result, and {counts['other']:,} are other programs",
+            checker,
+        )
+
     def test_a_chart_has_bars_with_lines_from_least_to_largest(self):
         svg = measurements.overview(self.data(), [["a & b", ["t", "r", "'[ab]'"]], ["c", ["t", "r", "'a'"]]])
         parts = xml.dom.minidom.parseString(svg)
