@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping, Sequence
 
-from ._graph import Argument, DifferentRanks, Graph, Node, Other, Ref
+from ._graph import Argument, DifferentRanks, Graph, Node, Other, Ref, TensorType, map_argument
+
+#: The operator that gives each rank one of several tensors.
+BY_RANK = "hir.by_rank"
 
 
 @dataclass(frozen=True)
@@ -37,34 +40,65 @@ def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
             )
     # Inputs that are no tensors, such as a mesh, are the same to a program.
     objects = {node.name for node in first.nodes if node.op == "placeholder" and node.result is None}
-    return tuple(_merged(nodes, objects) for nodes in zip(*(graph.nodes for graph in graphs)))
+    types = {node.name: node.result for node in first.nodes}
+    aligned: list[Node] = []
+    for nodes in zip(*(_renamed(graph, first) for graph in graphs)):
+        merge = _Merge(nodes[0], objects, types)
+        merged = merge.node(nodes)
+        aligned += [*merge.chosen, merged]
+    return tuple(aligned)
+
+
+def _renamed(graph: Graph, first: Graph) -> Sequence[Node]:
+    """The nodes of a graph with the names of the first one."""
+    names = {ours.name: theirs.name for ours, theirs in zip(graph.nodes, first.nodes) if ours.name != theirs.name}
+    if not names:
+        return graph.nodes
+
+    def renamed(argument: Argument) -> Argument:
+        return map_argument(argument, lambda it: Ref(names.get(it.name, it.name)) if isinstance(it, Ref) else it)
+
+    return [replace(it, args=renamed(it.args), kwargs={name: renamed(arg) for name, arg in it.kwargs.items()}) for it in graph.nodes]
 
 
 def _show(node: Node) -> str:
     return str(node.result)
 
 
-def _merged(nodes: Sequence[Node], objects: set[str]) -> Node:
-    first = nodes[0]
-    names = tuple(first.kwargs)
-    for node in nodes:
-        if len(node.args) != len(first.args) or tuple(node.kwargs) != names:
-            raise DifferentRanks("the ranks pass other arguments", first)
-    args = tuple(_argument(it, first, objects) for it in zip(*(node.args for node in nodes)))
-    kwargs = {name: _argument(tuple(node.kwargs[name] for node in nodes), first, objects) for name in names}
-    elements = _argument(tuple(node.elements for node in nodes), first, objects)
-    return replace(first, args=args, kwargs=kwargs, elements=elements)
+@dataclass
+class _Merge:
+    """Merges a statement of all ranks."""
 
+    first: Node
+    objects: set[str]
+    #: What each node computes.
+    types: Mapping[str, Any]
+    #: The statements by which each rank chooses an operand.
+    chosen: list[Node] = field(default_factory=list)
 
-def _argument(values: tuple[Argument, ...], node: Node, objects: set[str]) -> Argument:
-    first = values[0]
-    # NaN is not equal to itself, but its text is.
-    if all((it == first or repr(it) == repr(first)) and type(it) is type(first) for it in values):
-        return first
-    if all(isinstance(it, tuple) and len(it) == len(first) for it in values):
-        return tuple(_argument(element, node, objects) for element in zip(*values))
-    if all(isinstance(it, Other) or (isinstance(it, Ref) and it.name in objects) for it in values):
-        return first
-    if all(isinstance(it, (int, float, str)) for it in values):
-        return PerRank(values)
-    raise DifferentRanks(f"an argument is {first!r} on the first rank, but not on all ranks", node)
+    def node(self, nodes: Sequence[Node]) -> Node:
+        first, names = self.first, tuple(self.first.kwargs)
+        for node in nodes:
+            if len(node.args) != len(first.args) or tuple(node.kwargs) != names:
+                raise DifferentRanks("the ranks pass other arguments", first)
+        args = tuple(self.argument(it) for it in zip(*(node.args for node in nodes)))
+        kwargs = {name: self.argument(tuple(node.kwargs[name] for node in nodes)) for name in names}
+        return replace(first, args=args, kwargs=kwargs, elements=self.argument(tuple(node.elements for node in nodes)))
+
+    def argument(self, values: tuple[Argument, ...]) -> Argument:
+        first = values[0]
+        # NaN is not equal to itself, but its text is.
+        if all((it == first or repr(it) == repr(first)) and type(it) is type(first) for it in values):
+            return first
+        if all(isinstance(it, tuple) and len(it) == len(first) for it in values):
+            return tuple(self.argument(element) for element in zip(*values))
+        if all(isinstance(it, Other) or (isinstance(it, Ref) and it.name in self.objects) for it in values):
+            return first
+        if all(isinstance(it, (int, float, str)) for it in values):
+            return PerRank(values)
+        kinds = [self.types.get(it.name) if isinstance(it, Ref) else None for it in values]
+        if isinstance(kinds[0], TensorType) and all(it == kinds[0] for it in kinds):
+            name = f"{self.first.name}.by_rank{len(self.chosen)}"
+            self.chosen.append(Node(name, "call_function", BY_RANK, (values,), result=kinds[0], place=self.first.place))
+            return Ref(name)
+        raise DifferentRanks(f"an argument is {first!r} on the first rank, but not on all ranks", self.first)

@@ -12,7 +12,7 @@ import numpy as np
 from .._diagnostic import HirError
 from ._capture import TIMEOUT, capture_transfers
 from ._decomposed import decompositions
-from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
+from ._fx import attribute, graph_of, is_object, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
 from ._gpu import GpuProgram, runs_with_others
 from ._graph import TRANSFERS, Graph, Ref, TensorType, TorchFaultError, TorchImportError
 from ._pairing import WAIT, Caller, Pairing, Together, among, job, leave, members_of
@@ -115,11 +115,16 @@ class _Compiled:
         self._programs: dict[tuple[str | None, ...], TorchProgram] = {}
         self._caller: Caller | None = None
         self._gpu: GpuProgram | None = None
-        [self._output] = [node for node in module.graph.nodes if node.op == "output"]
+        [output] = [node for node in module.graph.nodes if node.op == "output"]
+        #: The outputs, of which objects are not those of a program.
+        self._all_outputs: list[Any] = list(output.args[0])
+        objects = {node.name for node in self._graph.nodes if is_object(node)}
+        self._outputs = [it for it in self._all_outputs if getattr(it, "name", None) not in objects]
         #: What the graph says about each output: a tensor of the expected type and strides.
-        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._output.args[0]]
+        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._outputs]
+        returned = _returned(len(self._all_outputs)) if direction == "forward" else len(self._all_outputs)
         #: The number of outputs that are not saved for the backward graph.
-        self._returned = _returned(len(self._expected)) if direction == "forward" else len(self._expected)
+        self._returned = sum(it in self._outputs for it in self._all_outputs[:returned])
 
     def run(self, *args: Any) -> Any:
         if self._gpu is None and self._reason is None:
@@ -129,7 +134,7 @@ class _Compiled:
                 self._leave_to_pytorch("a tensor is neither on the CPU nor on a GPU")
         if self._gpu is not None:
             given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
-            return self._gpu.run(given, self._expected)
+            return self._with_objects(self._gpu.run(given, self._expected), args)
         found = None if self._device is not None else self._program_of_call()
         if found is None:
             return self._module.forward(*args)
@@ -142,7 +147,19 @@ class _Compiled:
         if took > SLOWEST and self._options.run == "auto":
             limit = f"more than the {1000 * SLOWEST:g} ms up to which hir simulates by itself"
             self._leave_to_pytorch(f"its simulation takes {1000 * took:.0f} ms of the CPU, {limit}")
-        return self._results(outputs, args)
+        return self._with_objects(self._results(outputs, args), args)
+
+    def _with_objects(self, results: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """The outputs of the graph, from those of the program."""
+        given = {node.name: it for node, it in zip(self._placeholders, args)}
+        values = iter(results)
+
+        def output(it: Any) -> Any:
+            if it in self._outputs:
+                return next(values)
+            return given[it.name] if it.op == "placeholder" else attribute(self._module, it.target)
+
+        return [output(it) for it in self._all_outputs]
 
     def _program_of_call(self) -> tuple[TorchProgram, Pairing | None] | None:
         """The program of this call, checked. None if PyTorch runs it."""
@@ -202,7 +219,7 @@ class _Compiled:
             self._gpu = self._on_gpu(found[0])
         if self._gpu is not None:
             strides = self._gpu.saved_strides()
-            self._saved.update((self._output.args[0][number].name, it) for number, it in strides.items())
+            self._saved.update((self._outputs[number].name, it) for number, it in strides.items())
 
     def _imported(self, graphs: Sequence[Graph]) -> TorchProgram | str:
         """The program of the ranks, checked, or why hir cannot import it."""

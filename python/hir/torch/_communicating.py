@@ -39,13 +39,15 @@ def is_called_by_all(target: str) -> bool | None:
     namespace, name, *_ = f"{target}.".split(".")
     if namespace in COMMUNICATING:
         return True if any(it in name for it in COLLECTIVE) else None
-    return False if namespace in LOCAL else None
+    return False if namespace in LOCAL or target.endswith(".local") else None
+
+
+def communicates(node: Node) -> bool:
+    """Whether hir knows that a statement communicates."""
+    it = node.target
+    return node.op == "call_function" and (is_collective(it) or it.startswith(TRANSFERS) or is_called_by_all(it) is True)
 
 
 def communicating_nodes(graph: Graph) -> list[Node]:
     """The communication of a graph that hir knows."""
-
-    def communicates(target: str) -> bool:
-        return is_collective(target) or target.startswith(TRANSFERS) or is_called_by_all(target) is True
-
-    return [node for node in graph.nodes if node.op == "call_function" and communicates(node.target)]
+    return [node for node in graph.nodes if communicates(node)]

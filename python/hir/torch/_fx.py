@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
+from ._subgraphs import NAMESPACE, with_subgraphs
 from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, TransferOrder, Unbound
 
 #: Constants of more elements are no part of a program.
@@ -16,7 +17,7 @@ def graph_of(module: Any, name: str) -> Graph:
     """Returns the graph of a ``torch.fx.GraphModule`` on this rank. Its nodes need ``meta["val"]``, as AOTAutograd and
     ``torch.export`` write it."""
     rank, world = this_rank()
-    nodes = tuple(_node(it, module) for it in module.graph.nodes)
+    nodes = _nodes(module)
     values = (it.meta.get("val") for it in module.graph.nodes)
     devices = {it.device.type for it in values if hasattr(it, "device")}
     return Graph(name, rank, world, nodes, process_groups(), orders=_orders("cuda" if "cuda" in devices else "cpu"))
@@ -87,6 +88,30 @@ def _orders(device: str) -> Mapping[str, str]:
     return {str(name): order(group) for group, name in dist.distributed_c10d._world.pg_names.items()}
 
 
+def _nodes(module: Any) -> tuple[Node, ...]:
+    import torch
+
+    graphs = {it.name: attribute(module, it.target) for it in module.graph.nodes if it.op == "get_attr"}
+    called = {name: _nodes(it) for name, it in graphs.items() if isinstance(it, torch.fx.GraphModule)}
+    *nodes, output = (_node(it, module) for it in module.graph.nodes)
+    [*results] = output.args[0] if isinstance(output.args[0], tuple) else output.args
+    objects = {it.name for it in nodes if is_object(it)}
+    kept = tuple(it for it in results if not isinstance(it, Ref) or it.name not in objects)
+    return with_subgraphs([*nodes, replace(output, args=(kept,))], called)
+
+
+def is_object(node: Node) -> bool:
+    """Whether a node stands for an object that is no tensor, such as a mesh. It is no result of a program."""
+    return node.op in ("placeholder", "get_attr") and node.result is None
+
+
+def attribute(module: Any, path: str) -> Any:
+    """What a node of a graph (get_attr) refers to."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
 def _node(node: Any, module: Any) -> Node:
     if node.op == "get_attr":
         return _constant(node, module)
@@ -103,26 +128,28 @@ def _node(node: Any, module: Any) -> Node:
 
 
 def _constant(node: Any, module: Any) -> Node:
-    """A tensor that is part of the module."""
+    """A tensor that is part of the module, or an object, such as a mesh or a graph."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    value = module
-    for name in node.target.split("."):
-        value = getattr(value, name)
+    value = attribute(module, node.target)
     place = _place(node.meta.get("stack_trace") or node.stack_trace)
     if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS:
-        return Node(node.name, node.op, node.target, place=place)
+        return Node(node.name, node.op, node.target, result=_result(value), place=place)
     with unset_fake_temporarily():
         elements = tuple(value.detach().flatten().tolist())
     return Node(node.name, node.op, node.target, result=_result(value), place=place, elements=elements)
 
 
 def _target(target: Any) -> str:
+    import torch
+
     if isinstance(target, str):
         return target
     if hasattr(target, "_schema"):
         return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return NAMESPACE + target.name()
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
@@ -133,6 +160,8 @@ def _argument(it: Any) -> Argument:
         return Ref(it.name)
     if isinstance(it, (tuple, list)):
         return tuple(_argument(element) for element in it)
+    if isinstance(it, dict):
+        return tuple(_argument(element) for element in it.values())
     if isinstance(it, slice):
         return slice(_argument(it.start), _argument(it.stop), _argument(it.step))
     if isinstance(it, torch.dtype):
