@@ -258,7 +258,9 @@ class _Compiled:
         largest = max((int(np.prod(it.shape)) for it in types), default=0)
         if self._options.run == "auto" and self._device is None and largest > MOST_ELEMENTS:
             return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
-        narrow = sorted({it.dtype for it in types if it.dtype.startswith("float8")})
+        # The executor of GPUs has not been tried with all types.
+        without = ("float8",) if self._device is None else ("float8", "complex", "uint16", "uint32")
+        narrow = sorted({it.dtype for it in types if it.dtype.startswith(without)})
         if narrow:
             return f"hir does not run graphs of PyTorch with elements of {narrow[0]}"
         if any(node.op == "placeholder" and isinstance(node.result, int) for graph in graphs for node in graph.nodes):

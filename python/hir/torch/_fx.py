@@ -6,8 +6,9 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
-from ._subgraphs import NAMESPACE, with_subgraphs
+from ._foreach import each
 from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, TransferOrder, Unbound
+from ._subgraphs import NAMESPACE, with_subgraphs
 
 #: Constants of more elements are no part of a program.
 MOST_CONSTANTS = 4096
@@ -97,7 +98,7 @@ def _nodes(module: Any) -> tuple[Node, ...]:
     [*results] = output.args[0] if isinstance(output.args[0], tuple) else output.args
     objects = {it.name for it in nodes if is_object(it)}
     kept = tuple(it for it in results if not isinstance(it, Ref) or it.name not in objects)
-    return with_subgraphs([*nodes, replace(output, args=(kept,))], called)
+    return each(with_subgraphs([*nodes, replace(output, args=(kept,))], called))
 
 
 def is_object(node: Node) -> bool:
@@ -134,7 +135,7 @@ def _constant(node: Any, module: Any) -> Node:
 
     value = attribute(module, node.target)
     place = _place(node.meta.get("stack_trace") or node.stack_trace)
-    if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS:
+    if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS or value.is_complex():
         return Node(node.name, node.op, node.target, result=_result(value), place=place)
     with unset_fake_temporarily():
         elements = tuple(value.detach().flatten().tolist())

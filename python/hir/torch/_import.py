@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Sequence
 
 from ._align import BY_RANK, PerRank, align
-from ._builder import Builder, Value
+from ._builder import ELEMENT_TYPES, Builder, Value
 from ._by_rank import chosen_by_rank, depends_on_rank, of_each_rank
 from ._communicating import is_called_by_all, registered
 from ._equal_groups import check_equal_groups, is_collective
@@ -35,12 +35,14 @@ from .operators import (
     COMMUNICATIONS,
     ON_HOST,
     OPERATORS,
+    PARTS,
     UNORDERED,
     Call,
     Operator,
     arithmetic,
     partition,
     rendezvous,
+    takes_complex,
 )
 
 #: The ranks of each process group, by name, for each rank.
@@ -223,6 +225,8 @@ def _statement(builder: Builder, node: Node, environment: dict[str, Any], call: 
 def _placeholder(builder: Builder, node: Node) -> Any:
     """An input: every rank has a tensor of its own."""
     if isinstance(node.result, TensorType):
+        if node.result.dtype not in ELEMENT_TYPES:
+            builder.opaque.append(f"an input with elements of `{node.result.dtype}`")
         return builder.value(node.result.dtype, node.result.shape, [True] * builder.mesh.ndim)
     return node.result
 
@@ -245,6 +249,9 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         map_argument((node.result, args, tuple(kwargs.values())), partial(_check_bound, node))
     if node.target not in table:
         return _opaque(call, node, args, kwargs)
+    reason = _unsupported(node, (args, tuple(kwargs.values())))
+    if reason and not is_communication(node):
+        return _opaque(call, node, args, kwargs, reason)
     if is_communication(node) and depends_on_rank(args[:-1]):
         raise DifferentRanks("the ranks call it with different arguments", node)
     entry, before = table[node.target], builder.program.mark()
@@ -265,6 +272,17 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         raise TorchImportError(reason, node)
     builder.program.back_to(before)
     return _opaque(call, node, args, kwargs, reason)
+
+
+def _unsupported(node: Node, operands: Any) -> str | None:
+    """Why the rule of an operator does not take the types of its elements."""
+    found: list[str] = []
+    map_argument((operands, node.result), lambda it: found.append(it.dtype) if isinstance(it, (Value, TensorType)) else None)
+    unknown = next((it for it in found if it not in ELEMENT_TYPES), None)
+    if unknown:
+        return f"hir has no element type `{unknown}`"
+    is_complex = any(it in PARTS for it in found) and not takes_complex(node.target)
+    return "hir does not know it for complex numbers" if is_complex else None
 
 
 def _check_bound(node: Node, it: Argument) -> None:
