@@ -241,7 +241,7 @@ def with_contiguous_inputs(
             nodes.append(node)
             continue
         order = None
-        if isinstance(node.result, TensorType):
+        if isinstance(node.result, TensorType) and node.name in values:
             order = _memory_order(node.result.shape, saved.get(node.name, values[node.name].stride()))
         orders.append(order)
         if order is None:

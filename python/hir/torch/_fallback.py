@@ -1,0 +1,51 @@
+"""What hir does not run: another backend of ``torch.compile`` compiles it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, Callable, Sequence
+
+from ._graph import TRANSFERS
+
+#: A name of a backend, or a backend.
+Backend = str | Callable[..., Any]
+
+
+class LeftToPyTorch(Exception):
+    """Ends a compilation by hir. The message is the reason."""
+
+
+def compiled(module: Any, inputs: Sequence[Any], backend: Backend) -> Callable[..., Any]:
+    """Compiles a graph of Dynamo, or one of AOTAutograd, which has no gradients. If the backend fails, PyTorch runs it as it is, with the reason."""
+    import torch
+
+    compiler = torch._dynamo.lookup_backend(backend)
+    try:
+        # Backends change graphs.
+        result: Callable[..., Any] = compiler(copy.deepcopy(module), inputs)
+        return result
+    except Exception as error:
+        name = backend if isinstance(backend, str) else getattr(backend, "__name__", "fallback")
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"PyTorch runs the graph without a compiler: the backend `{name}` fails: {first}", stacklevel=2)
+        forward: Callable[..., Any] = module.forward
+        return forward
+
+
+class Piece:
+    """A graph of AOTAutograd, which is compiled when it runs for the first time."""
+
+    def __init__(self, module: Any, backend: Backend) -> None:
+        self._module, self._backend = module, backend
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        import torch
+
+        with torch.no_grad():
+            if self._run is None:
+                # Compilers may move or remove transfers, whose results nothing needs.
+                as_it_is = any(str(node.target).startswith(TRANSFERS) for node in self._module.graph.nodes)
+                self._run = self._module.forward if as_it_is else compiled(self._module, args, self._backend)
+            return self._run(*args)
