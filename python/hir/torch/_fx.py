@@ -116,16 +116,31 @@ def attribute(module: Any, path: str) -> Any:
 def _node(node: Any, module: Any) -> Node:
     if node.op == "get_attr":
         return _constant(node, module)
+    target = _target(node.target)
+    if target == "aten.as_strided.default" and _is_whole_storage(node.args[0]):
+        # An input may have another place in its storage in another call, from which an offset is not counted.
+        if node.args[0].op != "placeholder" or len(node.args) < 4:
+            target = "hir.as_strided"
     return Node(
         name=node.name,
         op=node.op,
-        target=_target(node.target),
+        target=target,
         args=tuple(_argument(it) for it in node.args),
         kwargs={name: _argument(it) for name, it in node.kwargs.items()},
         result=_result(node.meta.get("val", node.meta.get("example_value"))),
         place=_place(node.meta.get("stack_trace") or node.stack_trace),
         stream=(node.meta.get("custom") or {}).get("stream"),
     )
+
+
+def _is_whole_storage(node: Any) -> bool:
+    """Whether the elements of a tensor are its storage, in their order."""
+    import torch
+
+    it = node.meta.get("val")
+    if not isinstance(it, torch.Tensor) or it.storage_offset() != 0 or not it.is_contiguous():
+        return False
+    return bool(it.untyped_storage().nbytes() == it.numel() * it.element_size())
 
 
 def _constant(node: Any, module: Any) -> Node:
