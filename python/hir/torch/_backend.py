@@ -60,12 +60,12 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     def decide(module: Any, name: str) -> None:
         """Leaves a graph without communication to PyTorch before it is split, forwards and backwards."""
         if chosen.run == "torch" and not chosen.check:
-            raise LeftToPyTorch("the option `run` is `torch`")
+            raise LeftToPyTorch(f"the {name} graph: the option `run` is `torch`")
         graph, _ = with_draws(replace(graph_of(module, name), piece=piece), module)
         if len(members_of(graph)) == 1:
             reason = why_not_alone(among(graph, (graph.rank,)), chosen, _device_of(module))
             if reason:
-                raise LeftToPyTorch(reason)
+                raise LeftToPyTorch(f"the {name} graph: {reason}")
 
     def partition(module: Any, *args: Any, **named: Any) -> Any:
         decide(module, "joint")
@@ -92,9 +92,9 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
         )
     except LeftToPyTorch as left:
         if chosen.run == "hir":
-            return raising(TorchImportError(f"hir does not run the graph: {left}"))
+            return raising(TorchImportError(f"hir does not run {left}"))
         if chosen.run != "torch":
-            warnings.warn(f"PyTorch runs the graph: {left}", stacklevel=2)
+            warnings.warn(f"PyTorch runs {left}", stacklevel=2)
         return compiled(module, inputs, chosen.fallback)
     except (TorchFaultError, HirError) as error:
         return raising(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._builder import Value
+from ._elementwise import apply
 from ._registry import Call, operator
 
 #: The type of both parts of a complex type.
@@ -23,7 +24,7 @@ TAKERS = frozenset(
         "view.default _unsafe_view.default reshape.default view_copy.default detach.default clone.default alias.default t.default "
         "transpose.int permute.default expand.default unsqueeze.default squeeze.dim squeeze.dims slice.Tensor split.Tensor "
         "split_with_sizes.default select.int unbind.int cat.default stack.default index.Tensor index_select.default "
-        "view_as_complex.default view_as_real.default _conj.default conj_physical.default complex.default "
+        "view_as_complex.default view_as_real.default _conj.default conj_physical.default complex.default polar.default "
         "_conj_physical.default mul.Tensor add.Tensor sub.Tensor div.Tensor neg.default resolve_conj.default"
     ).split()
 )
@@ -41,6 +42,12 @@ def parts(call: Call, x: Value) -> tuple[Value, Value]:
 
 @operator("aten.complex.default", counterpart="`std::complex(x, y)`")
 def complex_(call: Call, real: Value, imaginary: Value) -> Value:
+    return pair(call, real, imaginary, call.dtype)
+
+
+@operator("aten.polar.default", counterpart="`std::complex(x * cos(y), x * sin(y))`")
+def polar(call: Call, size: Value, angle: Value) -> Value:
+    real, imaginary = (apply(call, "*", [size, apply(call, it, [angle], size.dtype)], size.dtype) for it in ("cos", "sin"))
     return pair(call, real, imaginary, call.dtype)
 
 
