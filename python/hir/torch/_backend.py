@@ -41,19 +41,22 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     piece = piece_of(module)
     job()  # Other ranks may wait for this one from now on.
 
-    saved: dict[str, tuple[int, ...]] = {}
+    saved: dict[str, tuple[tuple[int, ...], bool]] = {}
 
     def compiler(direction: str) -> Any:
         def compile_graph(module: Any, inputs: Any) -> Any:
             if direction == "inference":
                 decide(module, direction)
             number = len(output_of(module).args[0])
-            returned = _returned(number) if direction == "forward" else number
+            returned = _metadata("num_forward", number) if direction == "forward" else number
+            if has_symbolic_sizes(module):
 
-            def run_of(module: Any) -> Any:
-                return _Compiled(module, direction, chosen, piece, saved, returned).run
+                def run_of(module: Any) -> Any:
+                    return _Compiled(module, direction, chosen, piece, {}, returned, ()).run
 
-            return make_boxed_func(BySizes(module, run_of, chosen.fallback).run if has_symbolic_sizes(module) else run_of(module))
+                return make_boxed_func(BySizes(module, run_of, chosen.fallback).run)
+            donated = _metadata("bw_donated_idxs", ()) if direction == "backward" else ()
+            return make_boxed_func(_Compiled(module, direction, chosen, piece, saved, returned, donated).run)
 
         return compile_graph
 
@@ -122,12 +125,13 @@ class _Compiled:
         direction: str,
         options: Options,
         piece: str | None,
-        saved: dict[str, tuple[int, ...]],
+        saved: dict[str, tuple[tuple[int, ...], bool]],
         returned: int,
+        donated: Sequence[int],
     ) -> None:
-        """``saved`` are the strides of what the forward graph saves for the backward graph, by the names that both have for it.
+        """``saved`` is what the forward graph saves for the backward graph, by the names that both have for it (`GpuProgram.saved`).
 
-        The first ``returned`` outputs are not saved for the backward graph.
+        The first ``returned`` outputs are not saved. Nobody needs the ``donated`` inputs, by number, once the graph has run.
         """
         self._module, self._options, self._saved = module, options, saved
         self._fallback = Piece(module, options.fallback)
@@ -155,6 +159,7 @@ class _Compiled:
         self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._outputs]
         #: The number of outputs that are not saved for the backward graph.
         self._returned = sum(it in self._outputs for it in self._all_outputs[:returned])
+        self._donated = donated
 
     def run(self, *args: Any) -> Any:
         if self._gpu is None and self._reason is None:
@@ -245,13 +250,14 @@ class _Compiled:
 
     def _prepare_gpu(self) -> None:
         """Loads the program of all ranks on the GPU of this one."""
-        self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, self._saved)
+        strides = {name: it for name, (it, _) in self._saved.items()}
+        self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, strides)
         found = self._program_of_call()
         if found is not None:
             self._gpu = self._on_gpu(found[0])
         if self._gpu is not None:
-            strides = self._gpu.saved_strides()
-            self._saved.update((self._outputs[number].name, it) for number, it in strides.items())
+            saved = self._gpu.saved()
+            self._saved.update((self._outputs[number].name, it) for number, it in saved.items())
 
     def _on_gpu(self, program: TorchProgram) -> GpuProgram | None:
         """The program on the GPU of this rank. None, with a reason, if hir's executor cannot run it on some rank."""
@@ -263,6 +269,7 @@ class _Compiled:
                 self._graph.rank,
                 self._device,
                 returned=self._returned,
+                donated=[number for number in self._donated if self._saved.get(self._placeholders[number].name, ((), False))[1]],
                 timeout=options.timeout,
                 graph=options.graph,
             )
@@ -289,13 +296,13 @@ def output_of(module: Any) -> Any:
     return output
 
 
-def _returned(outputs: int) -> int:
-    """The number of outputs of the forward graph that is compiled which are not only saved for the backward graph."""
+def _metadata(name: str, default: Any) -> Any:
+    """What AOTAutograd knows of the forward graph for the graph that is compiled: the number of outputs that are not only saved
+    (``num_forward``), the inputs of the backward graph that nobody needs afterwards (``bw_donated_idxs``)."""
     import torch
 
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    number = getattr(metadata, "num_forward", None)
-    return number if isinstance(number, int) else outputs
+    found = getattr(getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None), name, None)
+    return default if found is None else found
 
 
 def _device_of(module: Any) -> Any:
