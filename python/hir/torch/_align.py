@@ -7,6 +7,7 @@ from typing import Any, Mapping, Sequence
 
 from ._graph import Argument, DifferentRanks, Graph, Node, Other, Ref, TensorType, map_argument
 
+ITEM = "_operator.getitem"
 #: The operator that gives each rank one of several tensors.
 BY_RANK = "hir.by_rank"
 
@@ -21,8 +22,44 @@ class PerRank:
 def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
     """Returns the statements that all ranks execute.
 
-    Raises ``DifferentRanks`` at the first statement in which the ranks differ in more than constants and names of groups.
+    Raises ``DifferentRanks`` at the first statement in which the ranks differ in more than constants, names of groups, and which of several
+    tensors they use.
     """
+    try:
+        return _aligned(graphs)
+    except DifferentRanks:
+        with_items = [replace(it, nodes=_with_all_items(it.nodes)) for it in graphs]
+        if all(len(it.nodes) == len(with_items[0].nodes) for it in with_items):
+            return _aligned(with_items)
+        raise
+
+
+def _with_all_items(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes with all results of operators that have several tensors, also those that the rank does not use."""
+    names: dict[str, Ref] = {}
+    result: list[Node] = []
+    for node in nodes:
+        if node.target == ITEM and isinstance(node.args[1], int) and node.args[1] >= 0:
+            names[node.name] = Ref(f"{node.args[0].name}.item{node.args[1]}")
+            continue
+        result.append(_renamed(node, names))
+        if isinstance(node.result, tuple) and node.op == "call_function":
+            for number, it in enumerate(node.result):
+                args = (Ref(node.name), number)
+                result.append(Node(f"{node.name}.item{number}", node.op, ITEM, args, result=it, place=node.place))
+    return tuple(result)
+
+
+def _renamed(node: Node, names: Mapping[str, Ref]) -> Node:
+    """A node whose operands have other names."""
+
+    def renamed(argument: Argument) -> Argument:
+        return map_argument(argument, lambda it: names.get(it.name, it) if isinstance(it, Ref) else it)
+
+    return replace(node, args=renamed(node.args), kwargs={name: renamed(it) for name, it in node.kwargs.items()})
+
+
+def _aligned(graphs: Sequence[Graph]) -> tuple[Node, ...]:
     first = graphs[0]
     for graph in graphs[1:]:
         for ours, theirs in zip(first.nodes, graph.nodes):
@@ -42,23 +79,17 @@ def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
     objects = {node.name for node in first.nodes if node.op == "placeholder" and node.result is None}
     types = {node.name: node.result for node in first.nodes}
     aligned: list[Node] = []
-    for nodes in zip(*(_renamed(graph, first) for graph in graphs)):
+    for nodes in zip(*(_named_as(first, graph) for graph in graphs)):
         merge = _Merge(nodes[0], objects, types)
         merged = merge.node(nodes)
         aligned += [*merge.chosen, merged]
     return tuple(aligned)
 
 
-def _renamed(graph: Graph, first: Graph) -> Sequence[Node]:
-    """The nodes of a graph with the names of the first one."""
-    names = {ours.name: theirs.name for ours, theirs in zip(graph.nodes, first.nodes) if ours.name != theirs.name}
-    if not names:
-        return graph.nodes
-
-    def renamed(argument: Argument) -> Argument:
-        return map_argument(argument, lambda it: Ref(names.get(it.name, it.name)) if isinstance(it, Ref) else it)
-
-    return [replace(it, args=renamed(it.args), kwargs={name: renamed(arg) for name, arg in it.kwargs.items()}) for it in graph.nodes]
+def _named_as(first: Graph, graph: Graph) -> Sequence[Node]:
+    """The nodes of a graph, with the names of the first one for their operands."""
+    names = {ours.name: Ref(theirs.name) for ours, theirs in zip(graph.nodes, first.nodes) if ours.name != theirs.name}
+    return [_renamed(it, names) for it in graph.nodes] if names else graph.nodes
 
 
 def _show(node: Node) -> str:

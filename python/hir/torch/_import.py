@@ -321,7 +321,7 @@ def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: s
         raise DifferentRanks("each rank posts its own transfers", node)
     if is_collective(node.target):
         raise TorchImportError("hir does not know this collective", node)
-    if is_called_by_all(node.target) is not False:
+    if node.op == "call_function" and is_called_by_all(node.target) is not False:
         _wait_for_callers(call, node, (*args, *kwargs.values()))
     operands: list[Value] = []
     map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
