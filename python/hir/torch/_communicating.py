@@ -13,6 +13,8 @@ COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_m
 COLLECTIVE = ("reduce", "gather", "scatter", "broadcast", "barrier", "all_to_all", "alltoall")
 
 
+#: What ends the name of an operator whose graphs do not communicate.
+WITHOUT_COMMUNICATION = ".local"
 #: What users say about operators: whether each communicates, and the position of the argument that names the process group.
 _registered: dict[str, tuple[bool, int | None]] = {}
 
@@ -39,7 +41,7 @@ def is_called_by_all(target: str) -> bool | None:
     namespace, name, *_ = f"{target}.".split(".")
     if namespace in COMMUNICATING:
         return True if any(it in name for it in COLLECTIVE) else None
-    return False if namespace in LOCAL or target.endswith(".local") else None
+    return False if namespace in LOCAL or target.endswith(WITHOUT_COMMUNICATION) else None
 
 
 def communicates(node: Node) -> bool:

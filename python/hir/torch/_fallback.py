@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from contextvars import copy_context
 from typing import Any, Callable, Sequence
 
 from ._graph import TRANSFERS
@@ -43,9 +46,22 @@ class Piece:
     def __call__(self, *args: Any) -> Any:
         import torch
 
+        if self._run is None:
+            # Compilers may move or remove transfers, whose results nothing needs.
+            as_it_is = any(str(node.target).startswith(TRANSFERS) for node in self._module.graph.nodes)
+            self._run = self._module.forward if as_it_is else self._compiled(args)
         with torch.no_grad():
-            if self._run is None:
-                # Compilers may move or remove transfers, whose results nothing needs.
-                as_it_is = any(str(node.target).startswith(TRANSFERS) for node in self._module.graph.nodes)
-                self._run = self._module.forward if as_it_is else compiled(self._module, args, self._backend)
             return self._run(*args)
+
+    def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """Compiles the graph in a thread: in this one, AOTAutograd has switched operators of compilers off."""
+        import torch
+
+        device = next((it.device for it in args if getattr(it, "is_cuda", False)), None)
+
+        def work() -> Callable[..., Any]:
+            with torch.no_grad(), torch.cuda.device(device) if device else nullcontext():
+                return compiled(self._module, args, self._backend)
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(copy_context().run, work).result()

@@ -76,7 +76,11 @@ def _target(node: Node) -> str | None:
     if base in OTHERS:
         return OTHERS[base]
     # The factors of this overload are the elements of one tensor.
-    return None if base in ("addcmul.Tensor", "addcdiv.Tensor") or overload not in OVERLOADS else f"aten.{name}.{OVERLOADS[overload]}"
+    return (
+        None
+        if base in ("addcmul.Tensor", "addcdiv.Tensor") or overload not in OVERLOADS
+        else f"aten.{name}.{OVERLOADS[overload]}"
+    )
 
 
 def _of_one(node: Node, number: int, name: str) -> Node:

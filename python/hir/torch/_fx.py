@@ -165,7 +165,7 @@ def _target(target: Any) -> str:
     if hasattr(target, "_schema"):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return NAMESPACE + target.name()
+        return f"{NAMESPACE}{target.name()}"
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 

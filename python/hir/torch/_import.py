@@ -9,7 +9,7 @@ from typing import Any, Sequence
 from ._align import BY_RANK, PerRank, align
 from ._builder import ELEMENT_TYPES, Builder, Value
 from ._by_rank import chosen_by_rank, depends_on_rank, of_each_rank
-from ._communicating import is_called_by_all, registered
+from ._communicating import WITHOUT_COMMUNICATION, is_called_by_all, registered
 from ._equal_groups import check_equal_groups, is_collective
 from ._graph import (
     TRANSFERS,
@@ -28,7 +28,7 @@ from ._graph import (
 from ._mesh import Mesh, mesh_of
 from ._order import together
 from ._patterns import fused, is_communication
-from ._subgraphs import LOCAL, NAMESPACE
+from ._subgraphs import NAMESPACE
 from ._streams import STREAMS, Streams, uses_streams
 from .operators import (
     ARITHMETIC,
@@ -336,7 +336,7 @@ def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: s
     result = map_argument(node.result, allocated)
     if operands or written:
         builder.add("LaunchKernel", None, Inputs=operands, Outputs=written, **{"Group ID": len(builder.opaque)})
-    name = node.target.removesuffix(LOCAL)
+    name = node.target.removesuffix(WITHOUT_COMMUNICATION)
     builder.opaque.append(f"{node.place or 'unknown line'}: `{name}`" + (f" ({reason})" if reason else ""))
     return result
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
-from ._communicating import communicates
+from ._communicating import WITHOUT_COMMUNICATION, communicates
 from ._graph import Argument, Node, Other, Ref, TensorType, map_argument
 
 NAMESPACE = "higher_order."
-#: What ends the name of an operator whose graphs do not communicate.
-LOCAL = ".local"
 #: A loop of more statements than this remains one call.
 MOST_STATEMENTS = 4096
 #: What names of operators contain that fail for some values of their operands.
@@ -42,7 +40,7 @@ def _statements(node: Node, graphs: Mapping[str, Sequence[Node]], types: Mapping
         return [replace(node, target=node.args[0].text)]
     args = map_argument(node.args, lambda it: Other(it.name) if isinstance(it, Ref) and it.name in graphs else it)
     is_local = called and not any(communicates(it) for graph in called for it in graph)
-    return [replace(node, target=node.target + LOCAL if is_local else node.target, args=args)]
+    return [replace(node, target=node.target + WITHOUT_COMMUNICATION if is_local else node.target, args=args)]
 
 
 def _leaves(argument: Argument) -> list[Argument]:
@@ -51,7 +49,9 @@ def _leaves(argument: Argument) -> list[Argument]:
     return found
 
 
-def _body(node: Node, graph: Sequence[Node], operands: Sequence[Argument], prefix: str) -> tuple[list[Node], tuple[Argument, ...]]:
+def _body(
+    node: Node, graph: Sequence[Node], operands: Sequence[Argument], prefix: str
+) -> tuple[list[Node], tuple[Argument, ...]]:
     """The statements of a called graph, and its results."""
     values: dict[str, Argument] = {}
     given = iter(operands)
@@ -112,7 +112,5 @@ def _steps(node: Node, graph: Sequence[Node], types: Mapping[str, Any]) -> list[
         outputs.append(returned[len(carried) :])
     stacks = [Ref(f"{node.name}.{number}") for number in range(len(outputs[0]))]
     for stack, column, result in zip(stacks, zip(*outputs), node.result[len(carried) :]):
-        statements.append(
-            Node(stack.name, "call_function", "aten.stack.default", (column, 0), result=result, place=node.place)
-        )
+        statements.append(Node(stack.name, "call_function", "aten.stack.default", (column, 0), result=result, place=node.place))
     return [*statements, replace(node, target="hir.tuple", args=((*results, *stacks),))]

@@ -87,7 +87,9 @@ class Windows:
 
 
 @operator(
-    "aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default", counterpart="`where` of the slices of each place"
+    "aten.max_pool2d_with_indices.default",
+    "aten.max_pool3d_with_indices.default",
+    counterpart="`where` of the slices of each place",
 )
 def max_pool(
     call: Call, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
@@ -150,7 +152,9 @@ def avg_pool(
 
 
 @operator(
-    "aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default", counterpart="`/`, then the sum of the places, with `cat`"
+    "aten.avg_pool2d_backward.default",
+    "aten.avg_pool3d_backward.default",
+    counterpart="`/`, then the sum of the places, with `cat`",
 )
 def avg_pool_backward(
     call: Call,
@@ -191,7 +195,9 @@ def adaptive_avg_pool(call: Call, x: Value, sizes: tuple[int, ...]) -> Value:
 
 
 @operator(
-    "aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default", counterpart="`expand`, and `cat` with `full`"
+    "aten._adaptive_avg_pool2d_backward.default",
+    "aten._adaptive_avg_pool3d_backward.default",
+    counterpart="`expand`, and `cat` with `full`",
 )
 def adaptive_avg_pool_backward(call: Call, grad: Value, x: Value) -> Value:
     wide = wide_type(x.dtype)
