@@ -23,7 +23,8 @@ def with_draws(graph: Graph, module: Any) -> tuple[Graph, list[Callable[[], Any]
     own = {it.name: it for it in module.graph.nodes}
     for node in graph.nodes:
         source = own.get(node.name)
-        if source is None or not node.target.startswith((*DRAWN, DROPOUT)) or node.op != "call_function":
+        # PyTorch draws numbers again that a checkpoint does not keep.
+        if source is None or source.meta.get("recompute") or not node.target.startswith((*DRAWN, DROPOUT)) or node.op != "call_function":
             nodes.append(node)
         elif node.target == DROPOUT and node.args[2] is not False:
             nodes += _dropout(node, inputs)

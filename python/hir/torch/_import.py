@@ -237,7 +237,8 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     if node.target == "_operator.getitem":
         if isinstance(args[1], PerRank):
             return of_each_rank(call, [args[0][it] for it in args[1].values])
-        return args[0][args[1]]
+        # Some operators do not say what all their results are.
+        return args[0][args[1]] if isinstance(args[0], tuple) else _opaque(call, node, args, kwargs)
     if node.target == BY_RANK:
         return of_each_rank(call, args[0])
     if node.target.startswith(("_operator.", "math.")):
@@ -245,6 +246,9 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
             return arithmetic(call, args)
         # Arithmetic on sizes, which have the values of the example.
         return node.result
+    if node.target not in table and "_copy." in node.target:
+        # A copy of a view: values do not change.
+        node = replace(node, target=node.target.replace("_copy.", "."))
     if node.target not in ON_HOST:
         map_argument((node.result, args, tuple(kwargs.values())), partial(_check_bound, node))
     if node.target not in table:

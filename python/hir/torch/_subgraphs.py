@@ -39,7 +39,8 @@ def _statements(node: Node, graphs: Mapping[str, Sequence[Node]], types: Mapping
         # It calls an operator that changes its operands, and returns what they become.
         return [replace(node, target=node.args[0].text)]
     args = map_argument(node.args, lambda it: Other(it.name) if isinstance(it, Ref) and it.name in graphs else it)
-    is_local = called and not any(communicates(it) for graph in called for it in graph)
+    # The others call an operator of random numbers, with a state of their generator.
+    is_local = (called or "rng_state" in name) and not any(communicates(it) for graph in called for it in graph)
     return [replace(node, target=node.target + WITHOUT_COMMUNICATION if is_local else node.target, args=args)]
 
 
