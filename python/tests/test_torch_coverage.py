@@ -170,6 +170,21 @@ def test_a_condition_that_all_ranks_decide_alike_is_a_branch():
     assert not program.opaque and not program.not_checked and program.note is None
     assert [float(result[0]) for [result] in program.run(passes="@overlap")] == [2.0, 2.0]
 
+    def groups(rank):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        inner, outer = mesh.get_group("tp"), mesh.get_group("dp")
+
+        def step(x, whole):
+            alike = fc.all_reduce(x, "sum", inner).sum() > 0
+            return torch.cond(alike, lambda x: fc.all_reduce(x, "sum", inner if whole else outer), lambda x: x * 2, (x,))
+
+        return step
+
+    # The ranks of `tp` decide alike, those of `dp` may not.
+    for along_tp in (True, False):
+        program = hir.torch.capture_ranks(lambda rank: (groups(rank), (torch.ones(3), along_tp)), 4)
+        assert bool(program.not_checked) is not along_tp and not program.opaque
+
     [own] = capture(lambda rank, x: torch.cond(x.sum() > 0, total, lambda x: x * 2, (x,)), torch.ones(3)).not_checked
     assert "its branches communicate, and hir does not know that all ranks decide alike" in own
     [often] = capture(

@@ -6,7 +6,7 @@ from ._equal_groups import is_collective
 from ._graph import TRANSFERS, Graph, Node
 
 #: Namespaces of PyTorch whose operators work on tensors of one rank.
-LOCAL = ("_operator", "aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
+LOCAL = ("_operator", "hir", "aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
 #: Namespaces of PyTorch whose operators communicate, beside those of the functional collectives.
 COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_mem")
 #: What names of operators contain that all ranks of a process group call.

@@ -38,7 +38,7 @@ def assertion(call: Call, *_: Any, **__: Any) -> None:
     return None
 
 
-@operator("hir.cond", counterpart="both branches, and `where`")
+@operator("hir.cond", counterpart="both branches, and `where`", by_rank=True)
 def cond(
     call: Call, condition: Value, yes: tuple[Any, ...], no: tuple[Any, ...], groups: tuple[Any, ...], fails: str | None
 ) -> tuple[Any, ...]:
