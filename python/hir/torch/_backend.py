@@ -81,7 +81,7 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
             "PyTorch runs the graph, unchecked: it captures no sends and receives of models with gradients", stacklevel=2
         )
         return module.forward
-    # Elsewhere, PyTorch runs the graph, which is faster as it is; the check takes what hir does not know as calls without code.
+    # Elsewhere, the check takes what hir does not know as calls without code, and another backend decomposes it.
     simulates = chosen.run != "torch" and all(_device(it) == "cpu" for it in inputs)
     try:
         return aot_module_simplified(

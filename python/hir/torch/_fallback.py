@@ -10,6 +10,7 @@ from contextvars import copy_context
 from typing import Any, Callable, Sequence
 
 from ._graph import TRANSFERS
+from ._pairing import busy
 
 #: A name of a backend, or a backend.
 Backend = str | Callable[..., Any]
@@ -25,8 +26,9 @@ def compiled(module: Any, inputs: Sequence[Any], backend: Backend) -> Callable[.
 
     compiler = torch._dynamo.lookup_backend(backend)
     try:
-        # Backends change graphs.
-        result: Callable[..., Any] = compiler(copy.deepcopy(module), inputs)
+        with busy():
+            # Backends change graphs.
+            result: Callable[..., Any] = compiler(copy.deepcopy(module), inputs)
         return result
     except Exception as error:
         name = backend if isinstance(backend, str) else getattr(backend, "__name__", "fallback")
