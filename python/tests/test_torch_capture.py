@@ -337,18 +337,26 @@ def test_unknown_operators_run_on_pytorch_with_a_note():
 
 
 @pytest.mark.parametrize(
-    ("function", "name"),
+    ("function", "reason"),
     [
-        (lambda x: x.to(torch.complex64).abs(), "complex64"),
-        (lambda x: (x * 1j).imag, "complex64"),
-        (lambda x: x.abs().to(torch.uint32).to(torch.int64), "uint32"),
-        (lambda x: x.abs().to(torch.uint16).float(), "uint16"),
+        (lambda x: x.to(torch.complex64).abs(), "aten.abs.default` .hir does not know it for complex numbers"),
+        (lambda x: (x * 1j).imag, "aten.mul.Tensor"),
+        (lambda x: x.abs().to(torch.float8_e8m0fnu).float(), "hir has no element type `float8_e8m0fnu"),
     ],
 )
-def test_element_types_that_hir_does_not_have_run_on_pytorch_with_a_note(function, name):
+def test_element_types_that_hir_does_not_have_run_on_pytorch_with_a_note(function, reason):
     x = torch.linspace(-2, 2, 5)
-    with pytest.warns(UserWarning, match=f"PyTorch runs the inference graph: .*hir has no element type `{name}`"):
-        torch.testing.assert_close(torch.compile(function, backend="hir")(x), function(x))
+    with pytest.warns(UserWarning, match=f"PyTorch runs the inference graph: .*{reason}"):
+        torch.testing.assert_close(torch.compile(function, backend="hir", options={"fallback": "aot_eager"})(x), function(x))
+
+
+def test_unsigned_integers_run():
+    def step(x):
+        return x.abs().to(torch.uint32).to(torch.int64), x.abs().to(torch.uint16).float()
+
+    x = torch.linspace(-9000, 2, 5)
+    for ours, theirs in zip(torch.compile(step, backend="hir", options={"run": "hir"})(x), step(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_options_are_checked():

@@ -214,13 +214,22 @@ def check_pieces() -> None:
             torch._dynamo.graph_break()
         return fc.all_reduce(y[:2], "sum", dist.group.WORLD)
 
-    compiled = torch.compile(pieces, backend="hir", options={"timeout": 60})
+    compiled = torch.compile(pieces, backend="hir", options={"timeout": 60, "fallback": "aot_eager"})
     result, texts = caught_warnings(compiled, torch.ones(3), False)
     torch.testing.assert_close(result, torch.full((2,), 8.0))
     assert not texts, texts
     result, [text, *_] = caught_warnings(compiled, torch.ones(3), True)
     torch.testing.assert_close(result, torch.full((2,), 8.0))
     assert "but rank 0's graph is one of several: it ends at a graph break (torch_programs.py:" in text, text
+
+
+compiled_graphs = []
+
+
+def counted(module, inputs):
+    """A backend that compiles as `aot_eager` does, and keeps the graphs."""
+    compiled_graphs.append(module)
+    return torch._dynamo.lookup_backend("aot_eager")(module, inputs)
 
 
 def check_right() -> None:
@@ -247,29 +256,32 @@ def check_right() -> None:
         return x * 2
 
     twice.register_fake(torch.empty_like)
-    named = torch.compile(lambda x: fc.all_reduce(twice(x), "sum", dist.group.WORLD), backend="hir")
+    left = {"fallback": "aot_eager"}
+    named = torch.compile(lambda x: fc.all_reduce(twice(x), "sum", dist.group.WORLD), backend="hir", options=left)
     result, texts = caught_warnings(named, torch.ones(2))
     torch.testing.assert_close(result, torch.full((2,), 4.0))
     assert sum("`hirtest.twice`: hir does not know whether it communicates" in it for it in texts) == 1, texts
 
     # What hir simulates slowly is left to PyTorch.
     hir.torch._backend.SLOWEST = 0.0
-    slow = torch.compile(lambda x: fc.all_reduce(x + 1, "sum", dist.group.WORLD), backend="hir")
-    for run in range(2):
+    left = {"fallback": counted}
+    slow = torch.compile(lambda x: fc.all_reduce(x + 1, "sum", dist.group.WORLD), backend="hir", options=left)
+    for run in range(3):
         result, texts = caught_warnings(slow, torch.ones(2))
         torch.testing.assert_close(result, torch.full((2,), 4.0))
-        assert sum("ms of the CPU" in it for it in texts) == (run == 0), texts
+        assert sum("PyTorch" in it for it in texts) == (run == 0), texts
+    assert len(compiled_graphs) == 1
 
     # The other rank communicates without a graph: this one waits once, for the stated time.
     def late(x):
         return fc.all_reduce(x * 3, "sum", dist.group.WORLD)
 
-    compiled = torch.compile(late, backend="hir", options={"timeout": 1.0})
+    compiled = torch.compile(late, backend="hir", options={"timeout": 1.0, **left})
     result, texts = caught_warnings(compiled if rank == 0 else late, torch.ones(2))
     torch.testing.assert_close(result + 0, torch.full((2,), 6.0))
     assert ("rank 1 has called no graph with this rank within 1 s" in "".join(texts)) == (rank == 0), texts
     for _ in range(2):
-        result, texts = caught_warnings(torch.compile(late, backend="hir", dynamic=False), torch.ones(2))
+        result, texts = caught_warnings(torch.compile(late, backend="hir", dynamic=False, options=left), torch.ones(2))
         torch.testing.assert_close(result + 0, torch.full((2,), 6.0))
         assert not any("within" in it for it in texts), texts
 

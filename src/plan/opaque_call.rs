@@ -32,10 +32,10 @@ impl PlanBuilder<'_> {
         outputs.retain(|it| self.holds_part(*it));
         let mut call = OpaqueCall { code, inputs: Vec::new(), outputs: Vec::new() };
         for tensor in inputs {
-            call.inputs.push(self.view(tensor)?);
+            call.inputs.push(self.view(tensor)?.with_parts(self.dtype(tensor)));
         }
         for tensor in outputs {
-            call.outputs.push(self.output_view(tensor)?);
+            call.outputs.push(self.output_view(tensor)?.with_parts(self.dtype(tensor)));
         }
         self.emit(InstKind::OpaqueCall(Box::new(call)));
         Ok(())

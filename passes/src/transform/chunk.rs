@@ -377,5 +377,5 @@ pub(crate) fn replace_dim(
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);
     it.domains.allocation.iter_mut().flatten().filter(|it| **it == axis).for_each(|it| *it = new);
-    users.rename(program, axis, new);
+    users.rename(program, tensor, axis, new);
 }

@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from time import process_time
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from .._diagnostic import HirError
-from ._capture import TIMEOUT, capture_transfers
+from ._capture import capture_transfers
 from ._decomposed import decompositions
-from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
+from ._draws import with_draws
+from ._fx import attribute, graph_of, is_object, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
+from ._fallback import LeftToPyTorch, Piece, compiled
 from ._gpu import GpuProgram, runs_with_others
-from ._graph import TRANSFERS, Graph, Ref, TensorType, TorchFaultError, TorchImportError
+from ._graph import TRANSFERS, Graph, Ref, TorchFaultError, TorchImportError
 from ._pairing import WAIT, Caller, Pairing, Together, among, job, leave, members_of
-from ._program import TorchProgram, from_graphs
+from ._program import TorchProgram
+from ._reasons import Options, imported, passes_of, why_not, why_not_alone
+from ._sizes import BySizes, has_symbolic_sizes
 
-#: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
-MOST_ELEMENTS = 1 << 22
 #: A graph whose simulation takes more time of the CPU than this is left to PyTorch from then on, in seconds.
 SLOWEST = 0.05
-
-
-def default_passes(ranks: int) -> str:
-    """What overlaps the communication of so many ranks best.
-
-    Of two ranks, the last transfer of a loop is half of all; with loops of their own for reduce-scatters, a product hides it.
-    """
-    return "@overlap{overlap.share=false,assign-streams.count=auto}" if ranks == 2 else "@overlap"
-
-
-@dataclass(frozen=True)
-class Options:
-    """``torch.compile(model, backend="hir", options={…})``."""
-
-    #: Passes that run before the check and the run; None: those of `default_passes`.
-    passes: str | None = None
-    #: Whether to look for races, deadlocks and unwritten elements before the first run.
-    check: bool = True
-    #: ``hir``: hir computes, on the GPU or by the simulator, or raises an error; ``torch``: PyTorch does, after the check; ``auto``: hir, but on
-    #: the CPU only for small tensors.
-    run: str = "auto"
-    #: Whether runs on a GPU become CUDA graphs when the addresses of their tensors repeat.
-    graph: bool = True
-    #: How long a rank waits for the others, in seconds.
-    timeout: float = TIMEOUT
 
 
 def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
@@ -67,7 +44,36 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     saved: dict[str, tuple[tuple[int, ...], bool]] = {}
 
     def compiler(direction: str) -> Any:
-        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece, saved).run)
+        def compile_graph(module: Any, inputs: Any) -> Any:
+            if direction == "inference":
+                decide(module, direction)
+            number = len(output_of(module).args[0])
+            returned = _metadata("num_forward", number) if direction == "forward" else number
+            if has_symbolic_sizes(module):
+
+                def run_of(module: Any) -> Any:
+                    return _Compiled(module, direction, chosen, piece, {}, returned, ()).run
+
+                return make_boxed_func(BySizes(module, run_of, chosen.fallback).run)
+            donated = _metadata("bw_donated_idxs", ()) if direction == "backward" else ()
+            return make_boxed_func(_Compiled(module, direction, chosen, piece, saved, returned, donated).run)
+
+        return compile_graph
+
+    def decide(module: Any, name: str) -> None:
+        """Leaves a graph without communication to PyTorch before it is split, forwards and backwards."""
+        if chosen.run == "torch" and not chosen.check:
+            raise LeftToPyTorch(f"the {name} graph: the option `run` is `torch`")
+        graph, _ = with_draws(replace(graph_of(module, name), piece=piece), module)
+        if len(members_of(graph)) == 1:
+            reason = why_not_alone(among(graph, (graph.rank,)), chosen, _device_of(module))
+            if reason:
+                raise LeftToPyTorch(f"the {name} graph: {reason}")
+
+    def partition(module: Any, *args: Any, **named: Any) -> Any:
+        decide(module, "joint")
+        # The backward graph computes again what takes less time than to save, as for torch.compile's default backend.
+        return min_cut_rematerialization_partition(module, *args, **named)
 
     if loses_transfers(module, inputs):
         leave("it runs sends and receives of a model with gradients")
@@ -75,18 +81,35 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
             "PyTorch runs the graph, unchecked: it captures no sends and receives of models with gradients", stacklevel=2
         )
         return module.forward
-    # Elsewhere, PyTorch runs the graph, which is faster as it is; the check takes what hir does not know as calls without code.
+    # Elsewhere, the check takes what hir does not know as calls without code, and another backend decomposes it.
     simulates = chosen.run != "torch" and all(_device(it) == "cpu" for it in inputs)
-    return aot_module_simplified(
-        module,
-        inputs,
-        decompositions=decompositions() if simulates else None,
-        # The backward graph computes again what takes less time than to save, as for torch.compile's default backend.
-        partition_fn=min_cut_rematerialization_partition,
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-    )
+    try:
+        return aot_module_simplified(
+            module,
+            inputs,
+            decompositions=decompositions() if simulates else None,
+            partition_fn=partition,
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+        )
+    except LeftToPyTorch as left:
+        if chosen.run == "hir":
+            return raising(TorchImportError(f"hir does not run {left}"))
+        if chosen.run != "torch":
+            warnings.warn(f"PyTorch runs {left}", stacklevel=2)
+        return compiled(module, inputs, chosen.fallback)
+    except (TorchFaultError, HirError) as error:
+        return raising(error)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """What raises an error when it is called: Dynamo would show an error of its compilation as one of its own."""
+
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
 
 
 # PyTorch imports this module when `torch.compile` is called, before it traces the model.
@@ -97,18 +120,29 @@ class _Compiled:
     """A compiled graph of this rank. Its first run makes the program of all ranks that communicate with each other in it."""
 
     def __init__(
-        self, module: Any, direction: str, options: Options, piece: str | None, saved: dict[str, tuple[tuple[int, ...], bool]]
+        self,
+        module: Any,
+        direction: str,
+        options: Options,
+        piece: str | None,
+        saved: dict[str, tuple[tuple[int, ...], bool]],
+        returned: int,
+        donated: Sequence[int],
     ) -> None:
-        """``saved`` is what the forward graph saves for the backward graph, by the names that both have for it (`GpuProgram.saved`)."""
+        """``saved`` is what the forward graph saves for the backward graph, by the names that both have for it (`GpuProgram.saved`).
+
+        The first ``returned`` outputs are not saved. Nobody needs the ``donated`` inputs, by number, once the graph has run.
+        """
         self._module, self._options, self._saved = module, options, saved
+        self._fallback = Piece(module, options.fallback)
         self._device = _device_of(module)
-        graph = replace(graph_of(module, direction), piece=piece)
+        graph, self._draws = with_draws(replace(graph_of(module, direction), piece=piece), module)
         members = members_of(graph)
         if self._device is not None and len(members) > 1:
             # The executor of GPUs works with all ranks of the job.
             members = tuple(range(graph.world))
         self._members, self._graph = members, among(graph, members)
-        self._passes = default_passes(len(members)) if options.passes is None else options.passes
+        self._passes = passes_of(options, len(members))
         self._orders: list[tuple[int, ...] | None] = []
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         #: Why PyTorch runs the graph from now on.
@@ -117,13 +151,15 @@ class _Compiled:
         self._programs: dict[tuple[str | None, ...], TorchProgram] = {}
         self._caller: Caller | None = None
         self._gpu: GpuProgram | None = None
-        [self._output] = [node for node in module.graph.nodes if node.op == "output"]
+        #: The outputs, of which objects are not those of a program.
+        self._all_outputs: list[Any] = list(output_of(module).args[0])
+        objects = {node.name for node in self._graph.nodes if is_object(node)}
+        self._outputs = [it for it in self._all_outputs if getattr(it, "name", None) not in objects]
         #: What the graph says about each output: a tensor of the expected type and strides.
-        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._output.args[0]]
+        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._outputs]
         #: The number of outputs that are not saved for the backward graph.
-        self._returned = _metadata("num_forward", len(self._expected)) if direction == "forward" else len(self._expected)
-        #: The numbers of the inputs that nobody needs once this graph has run.
-        self._donated: Sequence[int] = _metadata("bw_donated_idxs", ()) if direction == "backward" else ()
+        self._returned = sum(it in self._outputs for it in self._all_outputs[:returned])
+        self._donated = donated
 
     def run(self, *args: Any) -> Any:
         if self._gpu is None and self._reason is None:
@@ -132,12 +168,14 @@ class _Compiled:
             elif any(_device(it) != "cpu" for it in args):
                 self._leave_to_pytorch("a tensor is neither on the CPU nor on a GPU")
         if self._gpu is not None:
+            args += tuple(draw() for draw in self._draws)
             given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
-            return self._gpu.run(given, self._expected)
+            return self._with_objects(self._gpu.run(given, self._expected), args)
         found = None if self._device is not None else self._program_of_call()
         if found is None:
-            return self._module.forward(*args)
+            return self._fallback(*args)
         program, pairing = found
+        args += tuple(draw() for draw in self._draws)
         arrays = [to_numpy(it) for it in args]
         inputs = [arrays] if pairing is None else pairing.inputs(arrays, self._options.timeout)
         began = process_time()
@@ -146,7 +184,19 @@ class _Compiled:
         if took > SLOWEST and self._options.run == "auto":
             limit = f"more than the {1000 * SLOWEST:g} ms up to which hir simulates by itself"
             self._leave_to_pytorch(f"its simulation takes {1000 * took:.0f} ms of the CPU, {limit}")
-        return self._results(outputs, args)
+        return self._with_objects(self._results(outputs, args), args)
+
+    def _with_objects(self, results: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """The outputs of the graph, from those of the program."""
+        given = {node.name: it for node, it in zip(self._placeholders, args)}
+        values = iter(results)
+
+        def output(it: Any) -> Any:
+            if it in self._outputs:
+                return next(values)
+            return given[it.name] if it.op == "placeholder" else attribute(self._module, it.target)
+
+        return [output(it) for it in self._all_outputs]
 
     def _program_of_call(self) -> tuple[TorchProgram, Pairing | None] | None:
         """The program of this call, checked. None if PyTorch runs it."""
@@ -171,7 +221,7 @@ class _Compiled:
                 self._reason = "another rank runs it on PyTorch"
             return None if self._reason or program is None else (program, pairing)
         if isinstance(together, Together) and not any(node.target.startswith(TRANSFERS) for node in self._graph.nodes):
-            self._imported(pairing.graphs(together))
+            imported(pairing.graphs(together), self._members, self._options)
         reason = together if isinstance(together, str) else "another rank has ended"
         leave(reason)
         if self._device and runs_with_others():
@@ -183,8 +233,8 @@ class _Compiled:
         """The program of graphs that the ranks call together, which is imported and checked once. None if PyTorch runs it."""
         if names not in self._programs:
             graphs = graphs_of()
-            program = self._imported(graphs)
-            reason = program if isinstance(program, str) else self._why_not(program, graphs)
+            program = imported(graphs, self._members, self._options)
+            reason = program if isinstance(program, str) else why_not(program, graphs, self._options, self._device)
             if isinstance(program, str) or reason:
                 self._leave_to_pytorch(str(reason))
                 return None
@@ -207,51 +257,7 @@ class _Compiled:
             self._gpu = self._on_gpu(found[0])
         if self._gpu is not None:
             saved = self._gpu.saved()
-            self._saved.update((self._output.args[0][number].name, it) for number, it in saved.items())
-
-    def _imported(self, graphs: Sequence[Graph]) -> TorchProgram | str:
-        """The program of the ranks, checked, or why hir cannot import it."""
-        try:
-            program = from_graphs(graphs)
-            if self._options.check:
-                report = program.check(program.overlapping(self._passes))
-                _warn_once(program.not_checked)
-                if report.faults or len(report.not_checked) > len(program.not_checked):
-                    report.raise_if_found()
-            return program
-        except (TorchFaultError, HirError) as error:
-            # A piece is compared with other pieces on other ranks, and what is between them is not seen.
-            [*pieces] = [f"rank {it.rank}'s graph is one of several: {it.piece}" for it in graphs if it.piece]
-            if not pieces:
-                if self._members != tuple(range(len(self._members))):
-                    ranks = ", ".join(map(str, self._members))
-                    error.args = (f"{error}\n(the ranks of this report, from 0, are the ranks {ranks} of the job)",)
-                raise
-            leave("its calls are pieces that do not fit those of the other ranks")
-            return f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
-        except TorchImportError as error:
-            return f"hir cannot import it: {error}"
-
-    def _why_not(self, program: TorchProgram, graphs: Sequence[Graph]) -> str | None:
-        """Why PyTorch runs the graphs, the same reason on all ranks."""
-        if self._options.run == "torch":
-            return "the option `run` is `torch`"
-        if program.opaque:
-            return "hir does not know " + "; ".join(program.opaque)
-        if program.writes_inputs:
-            return "it receives into an input"
-        if not program.runs_as_checked(program.overlapping(self._passes)):
-            return "hir has one communicator for sends and receives, with which they deadlock"
-        types = [node.result for graph in graphs for node in graph.nodes if isinstance(node.result, TensorType)]
-        largest = max((int(np.prod(it.shape)) for it in types), default=0)
-        if self._options.run == "auto" and self._device is None and largest > MOST_ELEMENTS:
-            return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
-        narrow = sorted({it.dtype for it in types if it.dtype.startswith("float8")})
-        if narrow:
-            return f"hir does not run graphs of PyTorch with elements of {narrow[0]}"
-        if any(node.op == "placeholder" and isinstance(node.result, int) for graph in graphs for node in graph.nodes):
-            return "it has symbolic sizes (`dynamic=False` avoids them)"
-        return None
+            self._saved.update((self._outputs[number].name, it) for number, it in saved.items())
 
     def _on_gpu(self, program: TorchProgram) -> GpuProgram | None:
         """The program on the GPU of this rank. None, with a reason, if hir's executor cannot run it on some rank."""
@@ -285,15 +291,9 @@ class _Compiled:
         return results
 
 
-#: What `_warn_once` has said.
-_said: set[str] = set()
-
-
-def _warn_once(messages: Sequence[str]) -> None:
-    for it in messages:
-        if it not in _said:
-            _said.add(it)
-            warnings.warn(f"not checked: {it}", stacklevel=2)
+def output_of(module: Any) -> Any:
+    [output] = [node for node in module.graph.nodes if node.op == "output"]
+    return output
 
 
 def _metadata(name: str, default: Any) -> Any:

@@ -23,9 +23,13 @@ ELEMENT_TYPES = {
     "int32": "int",
     "int16": "int16_t",
     "int8": "int8_t",
+    "uint16": "uint16_t",
+    "uint32": "uint32_t",
     "uint8": "uint8_t",
     "uint64": "uint64_t",
     "bool": "bool",
+    "complex64": "std::complex<float>",
+    "complex128": "std::complex<double>",
 }
 
 
@@ -117,7 +121,8 @@ class Builder:
 
     def declare(self, dtype: str, axes: Sequence[Axis], whole: tuple[int, Axis] | None = None) -> str:
         """Declares a tensor with any axes and returns its name. ``whole`` is the axis of which those from a position on are halves."""
-        return self.program.tensor(element_type(dtype), axes, whole)
+        # Elements of other types are checked, but no operator is run on them.
+        return self.program.tensor(ELEMENT_TYPES.get(dtype, "uint8_t"), axes, whole)
 
     def value(self, dtype: str, shape: Sequence[int], sharded: Sequence[bool], axes: Sequence[Axis] | None = None) -> Value:
         """Declares a local tensor. ``axes`` are those of its text, if others."""

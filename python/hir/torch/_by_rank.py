@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from ._align import PerRank
 from ._builder import Value
@@ -21,9 +21,15 @@ def chosen_by_rank(call: Call, rule: Callable[..., Any], args: tuple[Any, ...], 
     own = [(_of_rank(args, rank), _of_rank(kwargs, rank)) for rank in ranks]
     different = [it for rank, it in enumerate(own) if it not in own[:rank]]
     results = [rule(call, *it[0], **it[1]) for it in different]
-    result = results[-1]
-    for it, other in zip(different[:-1], results):
-        result = _chosen(call, PerRank(tuple(own[rank] == it for rank in ranks)), other, result)
+    return of_each_rank(call, [results[different.index(it)] for it in own])
+
+
+def of_each_rank(call: Call, values: Sequence[Any]) -> Any:
+    """Gives each rank its own one of some values."""
+    different = [it for rank, it in enumerate(values) if it not in values[:rank]]
+    result = different[-1]
+    for it in different[:-1]:
+        result = _chosen(call, PerRank(tuple(own == it for own in values)), it, result)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
@@ -114,6 +115,7 @@ def capture_ranks(
         raise ValueError(f"the backend is `nccl` or `gloo`, not `{backend}`")
     if dist.is_initialized():
         raise TorchImportError("capture_ranks makes process groups of its own, but torch.distributed is initialized already")
+    _tell_meshes_apart()
     graphs, examples = [], []
     for rank in range(ranks):
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
@@ -130,6 +132,20 @@ def capture_ranks(
     if save is not None:
         program.save(save)
     return program
+
+
+@functools.cache
+def _tell_meshes_apart() -> None:
+    """Makes meshes of different ranks unequal: DTensor keeps results for equal meshes, with the mesh, which has the coordinates of a rank."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    equal = DeviceMesh.__eq__
+
+    def of_one_rank(mesh: Any, other: object) -> bool:
+        is_equal: bool = equal(mesh, other)
+        return is_equal and (not isinstance(other, DeviceMesh) or mesh.get_coordinate() == other.get_coordinate())
+
+    setattr(DeviceMesh, "__eq__", of_one_rank)
 
 
 def capture_transfers() -> None:

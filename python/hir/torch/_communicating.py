@@ -6,13 +6,15 @@ from ._equal_groups import is_collective
 from ._graph import TRANSFERS, Graph, Node
 
 #: Namespaces of PyTorch whose operators work on tensors of one rank.
-LOCAL = ("aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
+LOCAL = ("_operator", "hir", "aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
 #: Namespaces of PyTorch whose operators communicate, beside those of the functional collectives.
 COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_mem")
 #: What names of operators contain that all ranks of a process group call.
 COLLECTIVE = ("reduce", "gather", "scatter", "broadcast", "barrier", "all_to_all", "alltoall")
 
 
+#: What ends the name of an operator whose graphs do not communicate.
+WITHOUT_COMMUNICATION = ".local"
 #: What users say about operators: whether each communicates, and the position of the argument that names the process group.
 _registered: dict[str, tuple[bool, int | None]] = {}
 
@@ -39,13 +41,15 @@ def is_called_by_all(target: str) -> bool | None:
     namespace, name, *_ = f"{target}.".split(".")
     if namespace in COMMUNICATING:
         return True if any(it in name for it in COLLECTIVE) else None
-    return False if namespace in LOCAL else None
+    return False if namespace in LOCAL or target.endswith(WITHOUT_COMMUNICATION) else None
+
+
+def communicates(node: Node) -> bool:
+    """Whether hir knows that a statement communicates."""
+    it = node.target
+    return node.op == "call_function" and (is_collective(it) or it.startswith(TRANSFERS) or is_called_by_all(it) is True)
 
 
 def communicating_nodes(graph: Graph) -> list[Node]:
     """The communication of a graph that hir knows."""
-
-    def communicates(target: str) -> bool:
-        return is_collective(target) or target.startswith(TRANSFERS) or is_called_by_all(target) is True
-
-    return [node for node in graph.nodes if node.op == "call_function" and communicates(node.target)]
+    return [node for node in graph.nodes if communicates(node)]

@@ -6,7 +6,9 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
+from ._foreach import each
 from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, TransferOrder, Unbound
+from ._subgraphs import NAMESPACE, with_subgraphs
 
 #: Constants of more elements are no part of a program.
 MOST_CONSTANTS = 4096
@@ -16,7 +18,7 @@ def graph_of(module: Any, name: str) -> Graph:
     """Returns the graph of a ``torch.fx.GraphModule`` on this rank. Its nodes need ``meta["val"]``, as AOTAutograd and
     ``torch.export`` write it."""
     rank, world = this_rank()
-    nodes = tuple(_node(it, module) for it in module.graph.nodes)
+    nodes = _nodes(module)
     values = (it.meta.get("val") for it in module.graph.nodes)
     devices = {it.device.type for it in values if hasattr(it, "device")}
     return Graph(name, rank, world, nodes, process_groups(), orders=_orders("cuda" if "cuda" in devices else "cpu"))
@@ -87,13 +89,42 @@ def _orders(device: str) -> Mapping[str, str]:
     return {str(name): order(group) for group, name in dist.distributed_c10d._world.pg_names.items()}
 
 
+def _nodes(module: Any) -> tuple[Node, ...]:
+    import torch
+
+    graphs = {it.name: attribute(module, it.target) for it in module.graph.nodes if it.op == "get_attr"}
+    called = {name: _nodes(it) for name, it in graphs.items() if isinstance(it, torch.fx.GraphModule)}
+    *nodes, output = (_node(it, module) for it in module.graph.nodes)
+    [*results] = output.args[0] if isinstance(output.args[0], tuple) else output.args
+    objects = {it.name for it in nodes if is_object(it)}
+    kept = tuple(it for it in results if not isinstance(it, Ref) or it.name not in objects)
+    return each(with_subgraphs([*nodes, replace(output, args=(kept,))], called))
+
+
+def is_object(node: Node) -> bool:
+    """Whether a node stands for an object that is no tensor, such as a mesh. It is no result of a program."""
+    return node.op in ("placeholder", "get_attr") and node.result is None
+
+
+def attribute(module: Any, path: str) -> Any:
+    """What a node of a graph (get_attr) refers to."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
 def _node(node: Any, module: Any) -> Node:
     if node.op == "get_attr":
         return _constant(node, module)
+    target = _target(node.target)
+    if target == "aten.as_strided.default" and _is_whole_storage(node.args[0]):
+        # An input may have another place in its storage in another call, from which an offset is not counted.
+        if node.args[0].op != "placeholder" or len(node.args) < 4:
+            target = "hir.as_strided"
     return Node(
         name=node.name,
         op=node.op,
-        target=_target(node.target),
+        target=target,
         args=tuple(_argument(it) for it in node.args),
         kwargs={name: _argument(it) for name, it in node.kwargs.items()},
         result=_result(node.meta.get("val", node.meta.get("example_value"))),
@@ -102,27 +133,39 @@ def _node(node: Any, module: Any) -> Node:
     )
 
 
+def _is_whole_storage(node: Any) -> bool:
+    """Whether the elements of a tensor are its storage, in their order."""
+    import torch
+
+    it = node.meta.get("val")
+    if not isinstance(it, torch.Tensor) or it.storage_offset() != 0 or not it.is_contiguous():
+        return False
+    return bool(it.untyped_storage().nbytes() == it.numel() * it.element_size())
+
+
 def _constant(node: Any, module: Any) -> Node:
-    """A tensor that is part of the module."""
+    """A tensor that is part of the module, or an object, such as a mesh or a graph."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    value = module
-    for name in node.target.split("."):
-        value = getattr(value, name)
+    value = attribute(module, node.target)
     place = _place(node.meta.get("stack_trace") or node.stack_trace)
-    if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS:
-        return Node(node.name, node.op, node.target, place=place)
+    if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS or value.is_complex():
+        return Node(node.name, node.op, node.target, result=_result(value), place=place)
     with unset_fake_temporarily():
         elements = tuple(value.detach().flatten().tolist())
     return Node(node.name, node.op, node.target, result=_result(value), place=place, elements=elements)
 
 
 def _target(target: Any) -> str:
+    import torch
+
     if isinstance(target, str):
         return target
     if hasattr(target, "_schema"):
         return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"{NAMESPACE}{target.name()}"
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
@@ -133,6 +176,8 @@ def _argument(it: Any) -> Argument:
         return Ref(it.name)
     if isinstance(it, (tuple, list)):
         return tuple(_argument(element) for element in it)
+    if isinstance(it, dict):
+        return tuple(_argument(element) for element in it.values())
     if isinstance(it, slice):
         return slice(_argument(it.start), _argument(it.stop), _argument(it.step))
     if isinstance(it, torch.dtype):
@@ -211,7 +256,7 @@ def with_contiguous_inputs(
             nodes.append(node)
             continue
         order = None
-        if isinstance(node.result, TensorType):
+        if isinstance(node.result, TensorType) and node.name in values:
             order = _memory_order(node.result.shape, saved.get(node.name, values[node.name].stride()))
         orders.append(order)
         if order is None:

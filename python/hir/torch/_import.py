@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Sequence
 
-from ._align import align
-from ._builder import Builder, Value
-from ._by_rank import chosen_by_rank, depends_on_rank
-from ._communicating import is_called_by_all, registered
+from ._align import BY_RANK, PerRank, align
+from ._builder import ELEMENT_TYPES, Builder, Value
+from ._by_rank import chosen_by_rank, depends_on_rank, of_each_rank
+from ._communicating import WITHOUT_COMMUNICATION, is_called_by_all, registered
 from ._equal_groups import check_equal_groups, is_collective
 from ._graph import (
     TRANSFERS,
@@ -28,18 +28,21 @@ from ._graph import (
 from ._mesh import Mesh, mesh_of
 from ._order import together
 from ._patterns import fused, is_communication
+from ._subgraphs import NAMESPACE
 from ._streams import STREAMS, Streams, uses_streams
 from .operators import (
     ARITHMETIC,
     COMMUNICATIONS,
     ON_HOST,
     OPERATORS,
+    PARTS,
     UNORDERED,
     Call,
     Operator,
     arithmetic,
     partition,
     rendezvous,
+    takes_complex,
 )
 
 #: The ranks of each process group, by name, for each rank.
@@ -212,14 +215,18 @@ def _statement(builder: Builder, node: Node, environment: dict[str, Any], call: 
         return _called(builder, node, environment, call, table)
     if node.op != "get_attr":
         raise TorchImportError("hir imports functional graphs: placeholders, calls of operators and an output", node)
+    if node.result is None:
+        return None  # A mesh, a process group or another object: the graph says what depends on it.
     if node.elements is None:
-        raise TorchImportError("hir imports only tensors of up to 4096 elements as constants; pass it as an argument", node)
+        return _opaque(call, node, (), {}, "hir imports only tensors of up to 4096 elements as constants; pass it as an argument")
     return builder.constant(node.elements, node.result.shape, node.result.dtype)
 
 
 def _placeholder(builder: Builder, node: Node) -> Any:
     """An input: every rank has a tensor of its own."""
     if isinstance(node.result, TensorType):
+        if node.result.dtype not in ELEMENT_TYPES:
+            builder.opaque.append(f"an input with elements of `{node.result.dtype}`")
         return builder.value(node.result.dtype, node.result.shape, [True] * builder.mesh.ndim)
     return node.result
 
@@ -228,16 +235,27 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     args = _resolved(node.args, environment, node)
     kwargs = {name: _resolved(it, environment, node) for name, it in node.kwargs.items()}
     if node.target == "_operator.getitem":
-        return args[0][args[1]]
+        if isinstance(args[1], PerRank):
+            return of_each_rank(call, [args[0][it] for it in args[1].values])
+        # Some operators do not say what all their results are.
+        return args[0][args[1]] if isinstance(args[0], tuple) else _opaque(call, node, args, kwargs)
+    if node.target == BY_RANK:
+        return of_each_rank(call, args[0])
     if node.target.startswith(("_operator.", "math.")):
         if node.target in ARITHMETIC and any(isinstance(it, Value) for it in args):
             return arithmetic(call, args)
         # Arithmetic on sizes, which have the values of the example.
         return node.result
+    if node.target not in table and "_copy." in node.target:
+        # A copy of a view: values do not change.
+        node = replace(node, target=node.target.replace("_copy.", "."))
     if node.target not in ON_HOST:
         map_argument((node.result, args, tuple(kwargs.values())), partial(_check_bound, node))
     if node.target not in table:
         return _opaque(call, node, args, kwargs)
+    reason = _unsupported(node, (args, tuple(kwargs.values())))
+    if reason and not is_communication(node):
+        return _opaque(call, node, args, kwargs, reason)
     if is_communication(node) and depends_on_rank(args[:-1]):
         raise DifferentRanks("the ranks call it with different arguments", node)
     entry, before = table[node.target], builder.program.mark()
@@ -258,6 +276,17 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         raise TorchImportError(reason, node)
     builder.program.back_to(before)
     return _opaque(call, node, args, kwargs, reason)
+
+
+def _unsupported(node: Node, operands: Any) -> str | None:
+    """Why the rule of an operator does not take the types of its elements."""
+    found: list[str] = []
+    map_argument((operands, node.result), lambda it: found.append(it.dtype) if isinstance(it, (Value, TensorType)) else None)
+    unknown = next((it for it in found if it not in ELEMENT_TYPES), None)
+    if unknown:
+        return f"hir has no element type `{unknown}`"
+    is_complex = any(it in PARTS for it in found) and not takes_complex(node.target)
+    return "hir does not know it for complex numbers" if is_complex else None
 
 
 def _check_bound(node: Node, it: Argument) -> None:
@@ -296,19 +325,24 @@ def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: s
         raise DifferentRanks("each rank posts its own transfers", node)
     if is_collective(node.target):
         raise TorchImportError("hir does not know this collective", node)
-    types = node.result if isinstance(node.result, tuple) else (node.result,)
-    if not any(isinstance(it, TensorType) for it in types):
-        raise TorchImportError("hir does not know this operator, and the graph does not say what it computes", node)
-    if is_called_by_all(node.target) is not False:
+    if node.op == "call_function" and is_called_by_all(node.target) is not False:
         _wait_for_callers(call, node, (*args, *kwargs.values()))
     operands: list[Value] = []
     map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
-    sharded = [True] * builder.mesh.ndim
-    results = [builder.value(it.dtype, it.shape, sharded) if isinstance(it, TensorType) else None for it in types]
-    written = [builder.allocate(it) for it in results if it is not None]
-    builder.add("LaunchKernel", None, Inputs=operands, Outputs=written, **{"Group ID": len(builder.opaque)})
-    builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`" + (f" ({reason})" if reason else ""))
-    return tuple(results) if isinstance(node.result, tuple) else results[0]
+    written: list[Value] = []
+
+    def allocated(it: Argument) -> Argument:
+        if not isinstance(it, TensorType):
+            return it
+        written.append(builder.allocate(builder.value(it.dtype, it.shape, [True] * builder.mesh.ndim)))
+        return written[-1]
+
+    result = map_argument(node.result, allocated)
+    if operands or written:
+        builder.add("LaunchKernel", None, Inputs=operands, Outputs=written, **{"Group ID": len(builder.opaque)})
+    name = node.target.removesuffix(WITHOUT_COMMUNICATION)
+    builder.opaque.append(f"{node.place or 'unknown line'}: `{name}`" + (f" ({reason})" if reason else ""))
+    return result
 
 
 def _wait_for_callers(call: Call, node: Node, args: Sequence[Any]) -> None:
@@ -323,11 +357,11 @@ def _wait_for_callers(call: Call, node: Node, args: Sequence[Any]) -> None:
     if called and teams:
         rendezvous(call, teams[-1])
     else:
-        reason = "which ranks call it" if called else "whether it communicates"
+        reason = f"{'which ranks call it' if called else 'whether it communicates'} (`hir.torch.register_operator` says it)"
+        if node.target.startswith(NAMESPACE):
+            reason = "how often each rank calls what communicates in it"
         name = node.target.removesuffix(".default")
-        call.to.unknown.append(
-            f"{node.place or 'unknown line'}: `{name}`: hir does not know {reason} (`hir.torch.register_operator` says it)"
-        )
+        call.to.unknown.append(f"{node.place or 'unknown line'}: `{name}`: hir does not know {reason}")
 
 
 def _finished(

@@ -15,7 +15,7 @@ def wide_type(dtype: str) -> str:
 
 def limits(dtype: str) -> tuple[int, int] | None:
     """The least and the largest number of an integer type."""
-    if is_float(dtype) or dtype == "bool":
+    if is_float(dtype) or dtype == "bool" or dtype.startswith("complex"):
         return None
     bits = int(dtype.lstrip("uint"))
     return (0, (1 << bits) - 1) if dtype.startswith("u") else (-(1 << bits - 1), (1 << bits - 1) - 1)

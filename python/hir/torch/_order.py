@@ -9,13 +9,13 @@ from __future__ import annotations
 from math import prod
 from typing import Sequence
 
-from ._converted_parts import parts_converted
+from ._converted_parts import CONVERSIONS, parts_converted
 from ._graph import Node, TensorType, readers_of, references
 from ._patterns import PRODUCTS, SAVED_VIEWS
 from .operators import OPERATORS
 
 #: Views and conversions, which cost nothing beside elementwise operators.
-SHAPES = (*SAVED_VIEWS, *(f"aten.{it}" for it in ("_to_copy.default", "expand.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default")))
+SHAPES = (*SAVED_VIEWS, *CONVERSIONS, *(f"aten.{it}.default" for it in ("expand", "unsqueeze")), "aten.squeeze.dim", "aten.squeeze.dims")
 #: Reductions along dimensions, their second argument.
 REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
 #: What reads the result of a kernel as a whole, so that it may be computed early.

@@ -9,10 +9,10 @@ import atexit
 import hashlib
 import json
 import pickle
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from ._communicating import communicating_nodes
 from ._graph import TRANSFERS, Graph, Node, TorchImportError
@@ -20,6 +20,8 @@ from ._recorded import recorded_graph, to_recorded
 
 #: How long a rank waits for the others with a call, in seconds. They may communicate outside of their graphs meanwhile.
 WAIT = 30.0
+#: How much longer they have while another backend compiles, in seconds.
+BUSY = 600.0
 #: How many calls later a rank deletes what it has posted.
 KEPT = 64
 
@@ -68,6 +70,23 @@ def leave(reason: str) -> None:
     if it is not None and it.left is None:
         it.left = reason
         it.store.set(f"hir/left/{dist.get_rank()}", reason)
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Lets the other ranks wait longer for this one, while another backend compiles, which may take minutes."""
+    import torch.distributed as dist
+
+    it = job()
+    if it is None:
+        yield
+        return
+    key = f"hir/busy/{dist.get_rank()}"
+    it.store.set(key, "")
+    try:
+        yield
+    finally:
+        it.store.delete_key(key)
 
 
 def members_of(graph: Graph) -> tuple[int, ...]:
@@ -177,12 +196,12 @@ class Pairing:
         return Together(names, any(it[1] for it in posts.values()))
 
     def _has(self, state: str, rank: int) -> bool:
-        """Whether a rank has said that it has ended (`end`), or waits for others no longer (`left`)."""
+        """Whether a rank has said that it has ended (`end`), waits for others no longer (`left`), or compiles (`busy`)."""
         return bool(self._store.check([f"hir/{state}/{self._members[rank]}"]))
 
     def _wait(self, limit: float) -> tuple[list[int], str]:
         """Waits for the posts. Returns the ranks that have posted none, and why this one waits no longer."""
-        deadline, pause = monotonic() + limit, 0.0005
+        deadline, latest, pause = monotonic() + limit, monotonic() + limit + BUSY, 0.0005
         while not self._store.check([self.key("post", it) for it in self._everyone]):
             states = {state: [it for it in self._everyone if self._has(state, it)] for state in ("end", "left")}
             # What a rank has posted before it ended or left is there now.
@@ -192,6 +211,8 @@ class Pairing:
                 return missing, f"{names} has ended"
             if set(missing) & set(states["left"]):
                 return missing, f"{names} runs its graphs on PyTorch"
+            if any(self._has("busy", it) for it in missing):
+                deadline = max(deadline, min(monotonic() + limit, latest))
             if missing and monotonic() > deadline:
                 return missing, f"{names} has called no graph with this rank within {limit:g} s"
             sleep(pause)

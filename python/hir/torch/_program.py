@@ -15,6 +15,7 @@ from ._builder import Value
 from ._explain import explanation
 from ._graph import Graph, TorchImportError
 from ._import import Imported, import_graphs
+from .operators import PARTS
 
 
 class TorchProgram:
@@ -147,7 +148,7 @@ class TorchProgram:
                     values[value.name] = value
         mesh = self._imported.mesh
         shape = mesh.shape if mesh else ()
-        return {name: np.stack(it).reshape((*shape, *values[name].shape)) for name, it in parts.items()}
+        return {name: _as_pairs(np.stack(it).reshape((*shape, *values[name].shape))) for name, it in parts.items()}
 
     def _of_rank(self, value: Any, outputs: dict[str, np.ndarray], rank: int) -> Any:
         if not isinstance(value, Value):
@@ -156,6 +157,8 @@ class TorchProgram:
         coordinates = mesh.coordinates(rank) if mesh else ()
         # Without np.asarray, a tensor without dimensions would be a number.
         part = np.asarray(outputs[value.name][tuple(c if it else 0 for c, it in zip(coordinates, value.sharded))])
+        if value.dtype in PARTS:
+            return np.ascontiguousarray(part).view(value.dtype)[..., 0]
         return from_bits(part) if value.dtype == "bfloat16" else part
 
     def _explained(self, error: HirError) -> HirError:
@@ -203,11 +206,16 @@ def _converted(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
         return array
     with np.errstate(all="ignore"):
         typed = array.astype(dtype)
-        are_floats = array.dtype.kind == typed.dtype.kind == "f"
+        are_floats = array.dtype.kind == typed.dtype.kind and array.dtype.kind in "fc"
         changed = np.isfinite(typed) != np.isfinite(array) if are_floats else typed.astype(array.dtype) != array
-    if array.dtype.kind not in "biuf" or np.any(changed):
+    if array.dtype.kind not in "biufc" or np.any(changed):
         raise ValueError(f"{name} has elements of {array.dtype} that {dtype} does not have")
     return typed
+
+
+def _as_pairs(array: np.ndarray) -> np.ndarray:
+    """Complex numbers as programs have them: with a last dimension of both parts."""
+    return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
 
 
 def to_bits(array: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 /// The statements that name axes, or depend on the number of parts of a stream axis.
 #[derive(Default)]
 pub(crate) struct AxisUsers {
-    /// By axis: the statements with an attribute that names it.
-    named: FxHashMap<AxisId, Vec<StmtId>>,
+    /// By axis and its tensor, because tensors share axes: the statements with an attribute that names it.
+    named: FxHashMap<(TensorId, AxisId), Vec<StmtId>>,
     /// By tensor: its first ShardByStream, and its position in the program.
     shards: FxHashMap<TensorId, (usize, StmtId)>,
     /// By axis: the first loop over it, and its position in the program.
@@ -24,7 +24,10 @@ impl AxisUsers {
             let Stmt::Op(it) = stmt else { continue };
             for (_, attr) in &it.attrs {
                 if let Attr::Axis(axis) = attr {
-                    found.named.entry(*axis).or_default().push(id);
+                    let mut tensors = Program::tensors_of(&it.args).chain(Program::tensors_of(&it.outs));
+                    if let Some(it) = tensors.find(|it| program.tensors[*it].domains.logical.contains(axis)) {
+                        found.named.entry((it, *axis)).or_default().push(id);
+                    }
                 }
             }
         }
@@ -49,9 +52,9 @@ impl AxisUsers {
         found
     }
 
-    /// Makes the statements that name an axis, such as `select( T2, axis = iS8{8}, … )`, name another one.
-    pub(super) fn rename(&mut self, program: &mut Program, old: AxisId, new: AxisId) {
-        let users = self.named.remove(&old).unwrap_or_default();
+    /// Makes the statements that name an axis of a tensor, such as `select( T2, axis = iS8{8}, … )`, name another one.
+    pub(super) fn rename(&mut self, program: &mut Program, tensor: TensorId, old: AxisId, new: AxisId) {
+        let users = self.named.remove(&(tensor, old)).unwrap_or_default();
         for id in &users {
             let Stmt::Op(it) = &mut program.stmts[*id] else { continue };
             for (_, attr) in &mut it.attrs {
@@ -62,7 +65,7 @@ impl AxisUsers {
                 }
             }
         }
-        self.named.entry(new).or_default().extend(users);
+        self.named.entry((tensor, new)).or_default().extend(users);
     }
 
     /// Returns the first statement that depends on the number of parts of a stream axis of a tensor. `leaves` are the loop axes of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .._builder import Value, is_float
-from ._elementwise import converted
+from ._elementwise import choose, converted
 from ._registry import Call, operator
 
 READS = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -36,6 +36,22 @@ def item(call: Call, x: Value) -> Value:
 @operator(*ASSERTIONS, counterpart="none: what PyTorch asserts about a value")
 def assertion(call: Call, *_: Any, **__: Any) -> None:
     return None
+
+
+@operator("hir.cond", counterpart="both branches, and `where`", by_rank=True)
+def cond(
+    call: Call, condition: Value, yes: tuple[Any, ...], no: tuple[Any, ...], groups: tuple[Any, ...], fails: str | None
+) -> tuple[Any, ...]:
+    """Chooses between the results of two branches. ``groups`` are those that communicate in them; ``fails`` may fail in one."""
+    to, place = call.to, call.node.place or "unknown line"
+    alike = all(not condition.sharded[dim] for group in groups for dim in call.mesh_dims(group)) if to.mesh.shape else not groups
+    if not alike:
+        to.unknown.append(f"{place}: `cond`: its branches communicate, and hir does not know that all ranks decide alike")
+    if fails:
+        to.opaque.append(f"{place}: `cond` (hir computes both branches, and `{fails}` may fail in the one that is not chosen)")
+    pick = to.reshape(condition, ())
+    pairs = zip(yes, no)
+    return tuple(a if a == b else choose(call, pick, a, b, a.dtype) for a, b in pairs)
 
 
 def arithmetic(call: Call, operands: Sequence[Any]) -> Value:

@@ -185,6 +185,20 @@ def index_put(call: Call, x: Value, indices: tuple[Value | None, ...], source: V
     return indexed.restored(rows)
 
 
+@operator("hir.as_strided", counterpart="`slice`; else `takeAlongAxis`")
+def as_strided(call: Call, x: Value, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int | None = None) -> Value:
+    """A view of a tensor that is all of its storage."""
+    to, count, start = call.to, prod(sizes), offset or 0
+    flat = to.reshape(x, (prod(x.shape),))
+    if count == 0 or all(size == 1 or stride == prod(sizes[d + 1 :]) for d, (size, stride) in enumerate(zip(sizes, strides))):
+        return to.reshape(to.slice(flat, 0, start, start + count), sizes)
+    place = to.full((), start, "int64")
+    for d, (size, stride) in enumerate(zip(sizes, strides)):
+        own = along(call, d, len(sizes), size)
+        place = to.elementwise("+", [place, to.elementwise("*", [own, stride], "int64")], "int64")
+    return to.reshape(gathered(call, flat, 0, to.reshape(place, (count,))), sizes)
+
+
 @operator("aten.index_select.default", counterpart="`takeAlongAxis`")
 def index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
     if x.ndim == 0:

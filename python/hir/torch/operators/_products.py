@@ -98,6 +98,35 @@ def mv(call: Call, a: Value, x: Value) -> Value:
     return call.to.squeeze(call.to.matmul(a, call.to.insert_axes(x, [1])), [1])
 
 
+@operator("aten._grouped_mm.default", counterpart="`matmul` for each group, and `where` with the offsets")
+def grouped_mm(call: Call, a: Value, b: Value, ends: Value | None = None, bias: Value | None = None, dtype: Any = None) -> Value:
+    """A group is a range of rows of the first matrix, of columns of the second one, or of the summed axis of both."""
+    to, product = call.to, None
+    if bias is not None:
+        raise call.error("hir imports it only without a bias")
+    if ends is None:
+        return to.convert(to.matmul(a, b), call.dtype)
+    ends = to.convert(ends, "int64")
+    products: list[Value] = []
+    for group in range(ends.shape[0]):
+        factors = [to.select(it, 0, group) if it.ndim == 3 else it for it in (a, b)]
+        dim = 1 if a.ndim == 3 or a.ndim == b.ndim else 0
+        places = to.iota(a.shape[1] if a.ndim == b.ndim else call.shape[dim])
+        inside = to.elementwise("<", [places, to.select(ends, 0, group)], "bool")
+        if group > 0:
+            behind = to.elementwise(">=", [places, to.select(ends, 0, group - 1)], "bool")
+            inside = to.elementwise("&&", [inside, behind], "bool")
+        if a.ndim == b.ndim:
+            masks = [inside, to.insert_axes(inside, [1])]
+            factors = [to.elementwise("where", [mask, it, to.full((), 0, it.dtype)], it.dtype) for mask, it in zip(masks, factors)]
+            products.append(to.insert_axes(to.matmul(*factors), [0]))
+            continue
+        mask = to.insert_axes(inside, [1]) if dim == 0 else inside
+        rest = to.full((), 0, a.dtype) if product is None else product
+        product = to.elementwise("where", [mask, to.matmul(*factors), rest], a.dtype)
+    return to.convert(to.cat(products, 0) if product is None else product, call.dtype)
+
+
 @operator("aten.convolution.default", counterpart="`matmul` of the weights of each place of the kernel, and `+`")
 def convolution(
     call: Call,

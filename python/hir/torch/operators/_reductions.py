@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
 from .._builder import Scalar, Value, constant, is_float
 from .._graph import DType
 from .._numbers import limits, wide_type
-from ._elementwise import apply
+from ._elementwise import apply, compare
 from ._registry import Call, dimension, operator
 
 
@@ -114,6 +115,25 @@ def scan(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value
 def prod_(call: Call, x: Value, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
     wide = wide_type(call.dtype)
     total = call.to.reduce(call.to.convert(x, wide), "mul", constant(1, wide), dims_of(call, x, dim), keepdim)
+    return call.to.convert(total, call.dtype)
+
+
+@operator("aten.linalg_vector_norm.default", counterpart="`reduction` of powers, and the root of it; with `max` or `min`")
+def vector_norm(call: Call, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    wide = wide_type(call.dtype)
+    x, dims = call.to.convert(x, wide), dims_of(call, x, dim)
+    if ord == 0:
+        return call.to.convert(call.to.sum(call.to.convert(compare(call, "!=", [x, 0], wide), wide), dims, keepdim), call.dtype)
+    size = apply(call, "abs", [x], wide)
+    if math.isinf(ord):
+        best = call.to.reduce(size, "max" if ord > 0 else "min", extreme(wide, ord > 0), dims, keepdim)
+        return call.to.convert(best, call.dtype)
+    powers = size if ord == 1 else apply(call, "*", [x, x], wide) if ord == 2 else apply(call, "pow", [size, float(ord)], wide)
+    total = call.to.sum(powers, dims, keepdim)
+    if ord == 2:
+        total = apply(call, "sqrt", [total], wide)
+    elif ord != 1:
+        total = apply(call, "pow", [total, 1 / ord], wide)
     return call.to.convert(total, call.dtype)
 
 

@@ -40,7 +40,7 @@ def alias(call: Call, x: Value, **_: Any) -> Value:
     return x
 
 
-@operator("_c10d_functional.wait_tensors.default", counterpart="none: other names of its operands")
+@operator("_c10d_functional.wait_tensors.default", "hir.tuple", counterpart="none: other names of its operands")
 def aliases(call: Call, xs: tuple[Value, ...]) -> tuple[Value, ...]:
     return xs
 
