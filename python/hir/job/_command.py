@@ -67,8 +67,6 @@ def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
     if not hasattr(os, "memfd_create"):
         return "`hir job` needs Linux"
-    # The recorder of PyTorch does not know groups in Python.
-    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     # A compiled function calls what the function calls.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A module of the current folder is none of PyTorch's.

@@ -6,7 +6,9 @@ The functions of ``torch.cuda`` that the stand-in lacks fail as they do without 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
+import threading
 from typing import Any, Callable
 
 import torch
@@ -120,11 +122,33 @@ def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
         (torch, "load"),
     ):
         setattr(owner, name, _on_cpu(getattr(owner, name)))
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        setattr(torch.cuda, name, _outside("CUDA graphs"))
+    # It refuses gradients on the CPU, which its eager form computes.
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    setattr(flex, "_validate_device", constant(None))
     torch.nn.Module.cuda = lambda module, device=None: module
     ddp, fsdp = torch.nn.parallel.DistributedDataParallel, FullyShardedDataParallel
     ddp.__init__ = _with(ddp.__init__, device_ids=None, output_device=None)
     fsdp.__init__ = _with(fsdp.__init__, device_id=torch.device("cpu"))
     OnCpu().__enter__()
+    # A mode is one of its thread.
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def begin_on_cpu(thread: threading.Thread) -> None:
+        with OnCpu():
+            begin(thread)
+
+    threading.Thread._bootstrap_inner = begin_on_cpu  # type: ignore[attr-defined]
+
+
+def _outside(what: str) -> Callable[..., Any]:
+    """Returns a function that names what the stand-in does not run."""
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"`hir job --cuda` does not run {what}: turn them off in the script")
+
+    return refused
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
