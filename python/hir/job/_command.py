@@ -7,6 +7,7 @@ import atexit
 import gc
 import importlib
 import os
+import random
 import runpy
 import socket
 import sys
@@ -163,6 +164,10 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
         TORCHELASTIC_RUN_ID="hir-job", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS="0", TORCHELASTIC_USE_AGENT_STORE="True",
     )  # fmt: skip
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    # Processes that `torchrun` starts draw different numbers, unless the script seeds them.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     recorder = Rank(rank, connection, files)
     sys.argv = [options.script, *rest]
 

@@ -112,6 +112,11 @@ def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
             if hasattr(module, name):
                 setattr(module, name, constant(value))
         module.synchronize = lambda *_, **__: synchronize()
+    torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    torch.cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()] * ranks
+    torch.cuda.set_rng_state_all = lambda states: torch.set_rng_state(states[rank])
+    torch.cuda.default_generators = (torch.default_generator,) * ranks
     torch.cuda.Stream = torch.cuda.Event = torch.Stream = torch.Event = Stream
     for owner, name in (
         (torch.autocast, "__init__"),
@@ -142,13 +147,13 @@ def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
     threading.Thread._bootstrap_inner = begin_on_cpu  # type: ignore[attr-defined]
 
 
-def _outside(what: str) -> Callable[..., Any]:
-    """Returns a function that names what the stand-in does not run."""
+def _outside(what: str) -> type:
+    """Returns a class, which scripts may name in types, that says what the stand-in does not run."""
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"`hir job --cuda` does not run {what}: turn them off in the script")
 
-    return refused
+    return type(what, (), {"__init__": refuse})
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:

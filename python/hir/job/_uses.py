@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Operators of communication: what they use is looked at when they call a group.
@@ -76,6 +77,9 @@ def _tensors(value: Any) -> Iterator[Any]:
 class Uses(TorchDispatchMode):  # type: ignore[misc]
     """Sees the operators of the main thread while communications are pending, and reports ``(number, how, operator)``."""
 
+    #: Those with functions as arguments, as flexible attention, are seen as one.
+    supports_higher_order_operators = True
+
     def __init__(self, report: Callable[[int, str, str], None]) -> None:
         super().__init__()
         self._report = report
@@ -132,18 +136,23 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             self._is_quiet = was_quiet
 
     def _look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if isinstance(operator, HigherOrderOperator):
+            self._look_at((*args, *kwargs.values()), "reads", operator.name())
+            return
         access = _access(operator)
         if not access:
             return
         names = (it.name for it in operator._schema.arguments)
         for name, value in (*zip(names, args), *kwargs.items()):
             how = access.get(name)
-            if how is None:
-                continue
-            for at in filter(None, map(range_of, _tensors(value))):
-                for it in list(self._pending.values()):
-                    if _meets(at, it.writes) or how == "writes" and _meets(at, it.reads):
-                        self._report(it.number, how, operator._schema.name)
+            if how is not None:
+                self._look_at(value, how, operator._schema.name)
+
+    def _look_at(self, value: Any, how: str, operator: str) -> None:
+        for at in filter(None, map(range_of, _tensors(value))):
+            for it in list(self._pending.values()):
+                if _meets(at, it.writes) or how == "writes" and _meets(at, it.reads):
+                    self._report(it.number, how, operator)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
