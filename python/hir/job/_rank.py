@@ -49,7 +49,31 @@ class Issued:
     slot: int = 0
     is_delivered: bool = False
     future: Any = None
+    is_unseen: bool = False
     source: int = -1
+
+
+class CallFuture(Future):  # type: ignore[misc,type-arg]
+    """The future of a call."""
+
+    def begin(self, rank: Rank, issued: Issued) -> None:
+        self._rank, self._issued = rank, issued
+
+    def wait(self) -> Any:
+        self._rank.wait(self._issued)
+        return super().wait()
+
+    def release(self) -> None:
+        """Notes that something else than Python waits for it: a callback, or the C++ of PyTorch."""
+        self._rank.unsee(self._issued)
+
+    def then(self, callback: Any) -> Any:
+        self.release()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.release()
+        super().add_done_callback(callback)
 
 
 class Rank:
@@ -191,19 +215,26 @@ class Rank:
                 issued.source = issued.parts[0][0]
         self.uses.remove(issued.number)
 
-    def future(self, issued: Issued) -> Any:
-        """Returns the future of a call, which completes with it."""
+    def future(self, issued: Issued, is_seen: bool) -> Any:
+        """Returns the future of a call, which completes with it, and whether its waits are seen: Python waits for it."""
         with self._lock:
-            if issued.future is not None:
-                return issued.future
-            issued.future = Future()
+            has_future = issued.future is not None
+            if not has_future:
+                issued.future = CallFuture()
+                issued.future.begin(self, issued)
             is_complete = issued.event.is_set()
-        # Who waits for a future is not seen.
-        self.uses.remove(issued.number)
-        self.send("future", issued.number)
-        if is_complete:
+        if not is_seen:
+            issued.future.release()
+        if is_complete and not has_future:
             self._complete(issued)
         return issued.future
+
+    def unsee(self, issued: Issued) -> None:
+        """Notes that waits for a call are not seen."""
+        if not issued.is_unseen:
+            issued.is_unseen = True
+            self.uses.remove(issued.number)
+            self.send("future", issued.number)
 
     def _complete(self, issued: Issued) -> None:
         self.finish(issued)
