@@ -10,7 +10,7 @@ from typing import Iterator
 from .._diagnostic import HirError
 from .._hang import HangReport, hang
 from ._dumps import write_dumps
-from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stop_text, unfit_text
+from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stacks, stop_text, unfit_text
 from ._supervise import Outcome, Use
 
 #: The codes of exit, those of the other tools of hir.
@@ -38,6 +38,8 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
     print(f"# {ranks} ranks, {calls} calls in {outcome.seconds:.1f} s")
     for row in report.table if outcome.stopped and report is not None else ():
         print(f"  {row}")
+    for text in stacks(outcome) if outcome.stopped else ():
+        print(f"# {text}")
     for rank, state in enumerate(outcome.states):
         if state.code is not None and (state.code or outcome.stopped):
             print(f"# rank {rank} {f'failed: {first_line(state.error)}' if state.code else 'has ended'}")

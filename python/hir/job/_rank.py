@@ -39,6 +39,7 @@ class Issued:
     name: str
     place: str
     queue: object
+    batch: tuple[object, int | None]
     outputs: list[tuple[Any, tuple[tuple[int, int], ...]]]
     reduction: str | None
     factor: float
@@ -131,14 +132,19 @@ class Rank:
         frames, place = self._stack(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)
-            for number in unordered:
-                self._report_use(number, "uses", f"the {name}")
             for number in ordered:
-                self.wait(self._issued[number])
+                # The calls of a batch run together.
+                if batch is None or self._issued[number].batch != (group.key, batch):
+                    self.wait(self._issued[number])
+                else:
+                    unordered.append(number)
+            for number in unordered:
+                self._report_use(number, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
             with self._lock:
                 offset = self._memory.write(pieces)
                 number, self._next = self._next, self._next + 1
-        about = Issued(number, name, place, queue, list(outputs), reduction[0] if reduction else None, reduction[1] if reduction else 1.0, list(value or ()))
+        op, factor = reduction or (None, 1.0)
+        about = Issued(number, name, place, queue, (group.key, batch), list(outputs), op, factor, list(value or ()))
         call = Call(
             number=number,
             group=group,
@@ -201,6 +207,16 @@ class Rank:
             self.wait(issued)
 
     def finish(self, issued: Issued) -> None:
+        """Notes the end of a wait."""
+        self._deliver(issued)
+        self.uses.remove(issued.number)
+        self._forget(issued)
+
+    def _forget(self, issued: Issued) -> None:
+        self._issued.pop(issued.number, None)
+        self._queues.get(issued.queue, {}).pop(issued.number, None)
+
+    def _deliver(self, issued: Issued) -> None:
         with self._lock:
             if issued.is_delivered:
                 return
@@ -209,11 +225,8 @@ class Rank:
                 for target, sources in issued.outputs:
                     deliver(self._memory, issued.parts, sources, target, issued.reduction, issued.factor)
             self._read.append(issued.slot)
-            self._issued.pop(issued.number, None)
-            self._queues.get(issued.queue, {}).pop(issued.number, None)
             if issued.outputs and issued.parts:
                 issued.source = issued.parts[0][0]
-        self.uses.remove(issued.number)
 
     def future(self, issued: Issued, is_seen: bool) -> Any:
         """Returns the future of a call, which completes with it, and whether its waits are seen: Python waits for it."""
@@ -233,11 +246,13 @@ class Rank:
         """Notes that waits for a call are not seen."""
         if not issued.is_unseen:
             issued.is_unseen = True
-            self.uses.remove(issued.number)
+            self.uses.remove(issued.number, is_seen=False)
             self.send("future", issued.number)
 
     def _complete(self, issued: Issued) -> None:
-        self.finish(issued)
+        self._deliver(issued)
+        if issued.is_unseen:
+            self._forget(issued)
         issued.future.set_result(issued.result)
 
     # What the other side says.

@@ -60,6 +60,8 @@ class Pending:
     tensors: list[Any]
     reads: list[Range] = field(default_factory=list)
     writes: list[Range] = field(default_factory=list)
+    #: Whether a backward pass has made it.
+    is_of_backward: bool = False
 
 
 def _meets(one: Range, others: Sequence[Range]) -> bool:
@@ -84,7 +86,27 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._report = report
         self._pending: dict[int, Pending] = {}
-        self._is_quiet = self._is_entered = False
+        self._is_quiet = False
+        #: Whether a backward pass runs, and whether its operators have to be seen from the begin on: None if none has made a call yet.
+        self._is_backward = False
+        self._sees_backward: bool | None = None
+        run = torch.autograd.graph._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            # The engine gives each function of a backward pass the modes that there were at the begin of the pass.
+            if self._is_backward or threading.current_thread() is not threading.main_thread():
+                return run(*args, **kwargs)
+            self._is_backward = True
+            self._set_entered(self._sees_backward is not False or bool(self._pending))
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self._is_backward = False
+                if any(it.is_of_backward for it in self._pending.values()):
+                    self._sees_backward = True
+                self._set_entered(bool(self._pending))
+
+        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,12 +115,15 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def add(self, number: int, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         ranges = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
-        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges)
+        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges, self._is_backward)
         self._set_entered(True)
 
-    def remove(self, number: int) -> None:
-        self._pending.pop(number, None)
-        if not self._pending:
+    def remove(self, number: int, is_seen: bool = True) -> None:
+        """Removes a call that was waited for, or whose waits are not seen."""
+        call = self._pending.pop(number, None)
+        if call is not None and call.is_of_backward:
+            self._sees_backward = self._sees_backward or is_seen
+        if not self._pending and not self._is_backward:
             self._set_entered(False)
 
     def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int]]:
@@ -113,18 +138,16 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def _set_entered(self, is_entered: bool) -> None:
         # It is below all other modes, so that those may end in their order.
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_entered == self._is_entered or self._is_quiet or not is_main:
+        if self._is_quiet or threading.current_thread() is not threading.main_thread():
             return
         stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         # Modes that trace have a place of their own.
-        if self._is_entered != (self in stack) or any(getattr(it, "_mode_key", None) for it in stack):
+        if is_entered == (self in stack) or any(getattr(it, "_mode_key", None) for it in stack):
             return
         for _ in stack:
             torch.utils._python_dispatch._pop_mode()
         for mode in ([self] if is_entered else []) + [it for it in stack if it is not self]:
             torch.utils._python_dispatch._push_mode(mode)
-        self._is_entered = is_entered
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._pending and not self._is_quiet:
@@ -157,6 +180,9 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Does not look at operators."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         was_quiet, self._is_quiet = self._is_quiet, True
         try:
             yield
