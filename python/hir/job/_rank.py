@@ -366,6 +366,13 @@ def _scalar_type(tensor: Any) -> str:
     return SCALAR_TYPES.get(name, name.capitalize())
 
 
+def _error_text(error: BaseException) -> str:
+    """Returns the first line of an error, with the line of the script."""
+    text = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
+    places = [f"{it.filename}:{it.lineno}" for it in traceback.extract_tb(error.__traceback__) if is_of_script(it.filename) and not it.filename.startswith(OWN)]
+    return f"{text} ({places[-1]})" if places else text
+
+
 def run_script(run: Callable[[], object], rank: Rank) -> int:
     """Runs the script, and returns the exit code of the rank."""
     code, text = 0, ""
@@ -374,6 +381,8 @@ def run_script(run: Callable[[], object], rank: Rank) -> int:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         text = f"it ended with {end.code!r}" if code else ""
+        if code and end.__context__ is not None:
+            text += f" after {_error_text(end.__context__)}"
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException as error:
@@ -385,7 +394,7 @@ def run_script(run: Callable[[], object], rank: Rank) -> int:
             text = "".join(traceback.format_exception(type(error), error, trace))
             print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
         code = 1
-        text = traceback.format_exception_only(type(error), error)[-1].strip()
+        text = _error_text(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     rank.send("end", code, text)
