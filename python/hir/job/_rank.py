@@ -54,7 +54,7 @@ class Issued:
     source: int = -1
 
 
-class CallFuture(Future):  # type: ignore[misc,type-arg]
+class CallFuture(Future):  # type: ignore[misc]
     """The future of a call."""
 
     def begin(self, rank: Rank, issued: Issued) -> None:

@@ -67,7 +67,8 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
 
     c10d._new_process_group_helper = helper
     # The recorder of PyTorch does not know groups in Python, whatever the script sets.
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
+    if hasattr(c10d, "_FR_SELF_RECORDING_BACKENDS"):
+        c10d._FR_SELF_RECORDING_BACKENDS.add(NAME)
     initialise = c10d.init_process_group
     of_init = inspect.signature(initialise)
 

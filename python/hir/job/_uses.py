@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
@@ -58,10 +58,10 @@ class Pending:
     queue: object
     #: Its tensors: while it is pending, their memory is not used again.
     tensors: list[Any]
-    reads: list[Range] = field(default_factory=list)
-    writes: list[Range] = field(default_factory=list)
+    reads: list[Range]
+    writes: list[Range]
     #: Whether a backward pass has made it.
-    is_of_backward: bool = False
+    is_of_backward: bool
 
 
 def _meets(one: Range, others: Sequence[Range]) -> bool:
@@ -114,8 +114,8 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         return False
 
     def add(self, number: int, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        ranges = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
-        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges, self._is_backward)
+        reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
+        self._pending[number] = Pending(number, queue, [*inputs, *outputs], reads, writes, self._is_backward)
         self._set_entered(True)
 
     def remove(self, number: int, is_seen: bool = True) -> None:
