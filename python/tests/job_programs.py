@@ -290,6 +290,14 @@ def gpu() -> None:
     if FAULT != "late":
         torch.cuda.synchronize()
     print(x.to(rank).sum())  # late
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(x)
+        event.record()
+    if FAULT != "stream":
+        torch.cuda.current_stream().wait_event(event)
+    print(x.norm())  # stream
 
 
 def crossed() -> None:

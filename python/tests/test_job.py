@@ -127,8 +127,9 @@ def test_a_script_for_gpus_runs_with_a_stand_in(job):
     assert code == 0 and "under NCCL" in text, text
     code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "graph")
     assert code == 1 and "does not run CUDA graphs" in text.splitlines()[-1], text
-    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "late")
-    assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', 'late')}: " in text, text
+    for fault in ("late", "stream"):
+        code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", fault)
+        assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', fault)}: " in text, text
 
 
 def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):

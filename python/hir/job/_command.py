@@ -176,7 +176,7 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
         if options.cuda:
             from ._cuda import stand_in
 
-            stand_in(rank, options.ranks, recorder.synchronize)
+            stand_in(rank, options.ranks, recorder.uses, recorder.synchronize)
         if options.is_module:
             sys.path[0] = os.getcwd()
             runpy.run_module(options.script, run_name="__main__", alter_sys=True)

@@ -112,9 +112,10 @@ def _use_texts(uses: list[Use]) -> Iterator[str]:
     ranks: dict[str, list[int]] = {}
     for it in uses:
         name = it.operator.rpartition("::")[2].strip("_")
-        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[it.how]
+        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[it.how.partition(" ")[0]]
+        when = "on a stream that does not follow the wait for it" if " " in it.how else "before the wait for it"
         call = it.call.lstrip("_").partition(" ")[0]
-        text = f"{shown(it.place)}: {name} {verb} the {call} ({shown(it.call_place)}) before the wait for it"
+        text = f"{shown(it.place)}: {name} {verb} the {call} ({shown(it.call_place)}) {when}"
         ranks.setdefault(text, []).append(it.rank)
     for text, found in ranks.items():
         yield f"{text}, on {numbers(found)}"

@@ -132,14 +132,15 @@ class Rank:
         frames, place = self._stack(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)
-            for number in ordered:
+            for it in ordered:
+                issued = self._issued.get(it.number)
                 # The calls of a batch run together.
-                if batch is None or self._issued[number].batch != (group.key, batch):
-                    self.wait(self._issued[number])
-                else:
-                    unordered.append(number)
-            for number in unordered:
-                self._report_use(number, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
+                if issued is not None and batch is not None and issued.batch == (group.key, batch):
+                    unordered.append(it)
+                elif issued is not None:
+                    self.wait(issued)
+            for it in unordered:
+                self._report_use(it.about, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
             with self._lock:
                 offset = self._memory.write(pieces)
                 number, self._next = self._next, self._next + 1
@@ -170,8 +171,7 @@ class Rank:
             self._queues.setdefault(queue, {})[number] = about
             read, self._read = self._read, []
             new, self._new_frames = self._new_frames, []
-        if not is_blocking:
-            self.uses.add(number, queue, inputs, results)
+        self.uses.add(number, (name, place), queue, inputs, results, is_blocking)
         self.send("call", call, new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
             self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
@@ -205,11 +205,12 @@ class Rank:
         """Waits for all calls, as the host does for a GPU."""
         for issued in list(self._issued.values()):
             self.wait(issued)
+        self.uses.synchronize()
 
     def finish(self, issued: Issued) -> None:
         """Notes the end of a wait."""
         self._deliver(issued)
-        self.uses.remove(issued.number)
+        self.uses.end_wait(issued.number)
         self._forget(issued)
 
     def _forget(self, issued: Issued) -> None:
@@ -246,7 +247,7 @@ class Rank:
         """Notes that waits for a call are not seen."""
         if not issued.is_unseen:
             issued.is_unseen = True
-            self.uses.remove(issued.number, is_seen=False)
+            self.uses.remove(issued.number)
             self.send("future", issued.number)
 
     def _complete(self, issued: Issued) -> None:
@@ -318,12 +319,9 @@ class Rank:
             at = at.f_back
         return tuple(found), place
 
-    def _report_use(self, number: int, how: str, operator: str) -> None:
-        issued = self._issued.get(number)
-        if issued is None:
-            return
+    def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
         _, place = self._stack(sys._getframe(1))
-        finding = (how, operator, place, issued.name, issued.place)
+        finding = (how, operator, place, *about)
         if finding not in self._reported:
             self._reported.add(finding)
             self.send("use", *finding)
