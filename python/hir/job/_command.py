@@ -7,6 +7,7 @@ import atexit
 import gc
 import importlib
 import os
+import random
 import runpy
 import socket
 import sys
@@ -67,8 +68,6 @@ def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
     if not hasattr(os, "memfd_create"):
         return "`hir job` needs Linux"
-    # The recorder of PyTorch does not know groups in Python.
-    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     # A compiled function calls what the function calls.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A module of the current folder is none of PyTorch's.
@@ -165,6 +164,10 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
         TORCHELASTIC_RUN_ID="hir-job", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS="0", TORCHELASTIC_USE_AGENT_STORE="True",
     )  # fmt: skip
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    # Processes that `torchrun` starts draw different numbers, unless the script seeds them.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     recorder = Rank(rank, connection, files)
     sys.argv = [options.script, *rest]
 
@@ -173,7 +176,7 @@ def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], conne
         if options.cuda:
             from ._cuda import stand_in
 
-            stand_in(rank, options.ranks, recorder.synchronize)
+            stand_in(rank, options.ranks, recorder.uses, recorder.synchronize)
         if options.is_module:
             sys.path[0] = os.getcwd()
             runpy.run_module(options.script, run_name="__main__", alter_sys=True)
