@@ -71,6 +71,8 @@ pub struct Record {
     pub retired: bool,
     pub line: u32,
     pub is_message: bool,
+    /// Whether it is a member of a batch.
+    pub is_batched: bool,
     /// When it was issued, seen to start, and seen to complete: clocks are no part of what twins are compared by.
     pub times: [Option<u64>; 3],
 }
@@ -117,6 +119,7 @@ pub fn log(program: &Program, times: &[Times], writing: &Writing, rank: usize) -
             retired: false,
             line: call.line,
             is_message: true,
+            is_batched: false,
             times: [Some(issued), None, None],
         };
         let abort = writing.abort.filter(|&it| it <= now);
@@ -153,7 +156,7 @@ pub fn log(program: &Program, times: &[Times], writing: &Writing, rank: usize) -
     }
     let mut status = vec![[-1; 3]; program.groups.len()];
     // The members of a batch are no works.
-    for it in made.iter().filter(|it| !it.is_message || it.size.is_none() || !is_batched(&made, it)) {
+    for it in made.iter().filter(|it| !it.is_batched) {
         for (last, seen) in status[it.group].iter_mut().zip(it.times) {
             if seen.is_some() {
                 *last = it.numbers[usize::from(it.is_message)] as i64;
@@ -164,14 +167,6 @@ pub fn log(program: &Program, times: &[Times], writing: &Writing, rank: usize) -
     made.drain(..lost);
     made.retain(|it| !writing.only_active || it.state != "completed");
     Log { records: made, status }
-}
-
-/// Whether a message is a member of a batch: the record of the batch has the same number.
-fn is_batched(all: &[Record], message: &Record) -> bool {
-    let behind = all.iter().skip(message.id).take(3);
-    behind
-        .into_iter()
-        .any(|it| it.size.is_none() && it.group == message.group && it.numbers[1] == message.numbers[1])
 }
 
 /// Sets what the watchdog and the dump know of a call.
@@ -195,6 +190,24 @@ fn observe(record: &mut Record, started: Option<u64>, done: Option<u64>, rank: u
         Some(at) => at < now,
         None => writing.retires && timed_out,
     };
+}
+
+/// Returns the functions of PyTorch on the stack of a call, the innermost first.
+fn functions(record: &Record) -> Vec<&'static str> {
+    match record.name.trim_start_matches("nccl:") {
+        "coalesced" => vec!["_coalescing_manager", "batch_isend_irecv"],
+        "all_reduce" => vec!["all_reduce"],
+        "all_reduce_barrier" => vec!["barrier"],
+        "broadcast" => vec!["broadcast"],
+        "reduce" => vec!["reduce"],
+        "_all_gather_base" => vec!["all_gather_into_tensor"],
+        "_reduce_scatter_base" => vec!["reduce_scatter_tensor"],
+        "all_to_all" => vec!["all_to_all_single"],
+        it if record.is_batched && it.starts_with("send") => vec!["isend", "batch_isend_irecv"],
+        _ if record.is_batched => vec!["irecv", "batch_isend_irecv"],
+        it if it.starts_with("send") => vec!["send"],
+        _ => vec!["recv"],
+    }
 }
 
 fn name(kind: &Kind) -> &'static str {
@@ -284,11 +297,11 @@ fn entry(program: &Program, it: &Record, writing: &Writing, clock: &dyn Fn(Optio
     });
     if writing.has_frames {
         let library = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py";
-        value["frames"] = json!([
-            { "name": "call", "filename": library, "line": 2900 },
-            { "name": "step", "filename": "/job/train.py", "line": it.line },
-            { "name": "<module>", "filename": "/job/train.py", "line": 300 },
-        ]);
+        let called =
+            functions(it).into_iter().map(|name| json!({ "name": name, "filename": library, "line": 2900 }));
+        let own = [("step", it.line), ("<module>", 300)];
+        let own = own.map(|(name, line)| json!({ "name": name, "filename": "/job/train.py", "line": line }));
+        value["frames"] = called.chain(own).collect();
     }
     value
 }
