@@ -219,15 +219,14 @@ pub(crate) fn is_expected(job: &Job<'_>, stall: &Stall) -> bool {
     stall.ranks().count() * 2 > job.queues[queue].members.len() || by_others()
 }
 
-/// Whether two ranks wait for a rank in messages, or most members of a group in a collective: not both have made a call too many.
+/// Whether two ranks wait for a rank, in different groups or in messages, or most members of a group in a collective: not all have made a call too
+/// many.
 fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
     let misses = |it: &&Stall| it.blocked_by.is_none() && it.absent.contains(&rank);
     let mut waiting: Option<Rank> = None;
-    graph.stalls().iter().filter(misses).any(|it| match it.place {
-        Place::Collective { .. } => is_expected(job, it),
-        Place::Pair { .. } | Place::AnySource { .. } => {
-            it.ranks().any(|other| other != rank && *waiting.get_or_insert(other) != other)
-        }
+    graph.stalls().iter().filter(misses).any(|it| {
+        is_expected(job, it)
+            || it.ranks().take(1).any(|other| other != rank && *waiting.get_or_insert(other) != other)
     })
 }
 
@@ -265,7 +264,7 @@ fn first_time(job: &Job<'_>, found: &Divergence) -> i64 {
 /// Whether a rank has made more calls since the first open one than its ring buffer holds.
 fn is_full(job: &Job<'_>, rank: Rank) -> bool {
     let log = job.records.log(rank);
-    log.is_some_and(|log| log.lost > 0 && log.records.first().is_some_and(|it| !it.done))
+    log.is_some_and(|log| log.is_cut() && log.records.first().is_some_and(|it| !it.done))
 }
 
 /// The number of calls that a host runs ahead of the device at most in a job that proceeds.
@@ -278,7 +277,7 @@ fn may_have_lost(job: &Job<'_>, stall: &Stall) -> bool {
         let log = job.records.log(call.rank);
         log.is_some_and(|log| {
             let open = log.records.iter().filter(|it| !it.done).count();
-            log.lost > 0
+            log.is_cut()
                 && (open >= MAX_AHEAD || is_full(job, call.rank) || stall.is_given_up(job))
                 && log.records.iter().all(|it| it.group != job.record(*call).group || !it.done)
         })
