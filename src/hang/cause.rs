@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     blame::{Reason, deviant_of_cycle, left_out},
+    departure::{self, Departure},
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, usual_size, wrong_peer},
@@ -26,6 +27,8 @@ pub(crate) enum Cause {
     Membership { variants: Vec<GroupId>, waiting: Vec<Call> },
     /// The members of a group do not make the same call.
     Diverged(Divergence),
+    /// One rank leaves the calls of the program, in groups that others may not share.
+    Departed(Departure),
     /// The members of an all-to-all pass more or fewer elements than they expect in total.
     Uneven { queue: usize, seq: u32, deviating: Vec<Call> },
     /// A send and its receive have different sizes or element types;
@@ -123,7 +126,43 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         }
     }
     causes.extend(found.into_iter().map(|it| it.2));
+    depart(job, &stalls, &mut causes);
     Analysis { stalls, causes, completed: Vec::new() }
+}
+
+/// Puts the one rank that departs from the program before causes that name nobody, and instead of what a group alone shows of it.
+fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
+    let Some(first) = causes.first() else { return };
+    let named = match first {
+        Cause::Diverged(it) if it.basis != Basis::Undecided => {
+            it.diverged.first().and_then(|it| it.first()).map(|it| it.rank)
+        }
+        // The reasons that name a rank are shown with it.
+        Cause::Passed { deviant: Some(_), .. }
+        | Cause::Cycle { deviant: Some(_), .. }
+        | Cause::Message { deviating: Some(_), .. }
+        | Cause::Membership { .. }
+        | Cause::WrongPeer(_)
+        | Cause::Missing { .. }
+        | Cause::Uneven { .. } => return,
+        _ => None,
+    };
+    let Some(found) = departure::find(job, stalls).filter(|it| named.is_none_or(|rank| rank == it.call.rank))
+    else {
+        return;
+    };
+    if named.is_some() && found.how == divergence::How::Other {
+        return;
+    }
+    // What the group alone shows is known better if it is the same.
+    let is_same = |it: &Divergence| it.calls().any(|it| *it == found.call) && it.how == found.how;
+    if let Cause::Diverged(it) = first
+        && named.is_some()
+        && is_same(it)
+    {
+        return;
+    }
+    causes.insert(0, Cause::Departed(found));
 }
 
 /// Returns the cause that the calls of a stall show by themselves.
@@ -245,7 +284,9 @@ fn absence(
     let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
     let is_idle = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
     let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
-    let is_proven = is_expected(job, stall) || idle.iter().all(|it| is_missed_twice(job, graph, *it));
+    let is_proven = is_expected(job, stall)
+        || idle.iter().all(|it| is_missed_twice(job, graph, *it))
+        || stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it));
     (!idle.is_empty())
         .then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }
