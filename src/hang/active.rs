@@ -92,6 +92,11 @@ const CLOCKS: i64 = 1_000_000_000;
 /// Whether a call has outlived its time-out, and another rank, which it needs, has not made its part.
 fn is_missed(records: &Records, log: &RankLog, record: &Record) -> bool {
     let whole = |rank: Rank| records.log(rank).filter(|it| it.lost == 0);
+    // The ring buffer keeps the newest.
+    let newest = |rank: Rank| {
+        let is_kept = |it: &Record| it.group == record.group && it.is_collective();
+        records.log(rank).filter(|it| it.lost == 0 || it.records.iter().any(is_kept))
+    };
     match record.peer {
         Peer::None if record.batch == Batch::P2pEnd => {
             let members = log.records.iter().filter(|it| it.batch == Batch::Member);
@@ -103,9 +108,9 @@ fn is_missed(records: &Records, log: &RankLog, record: &Record) -> bool {
                 records.signature(record.signature).kind,
                 Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::Other
             );
-            let makes = |it: &Record| it.group == record.group && it.seq == record.seq && it.is_collective();
+            let makes = |it: &Record| it.group == record.group && it.seq >= record.seq && it.is_collective();
             let members = records.group(record.group).members.iter().flatten();
-            let logs = members.map(|rank| whole(*rank));
+            let logs = members.map(|rank| newest(*rank));
             needs_all && logs.flatten().any(|log| !log.records.iter().any(makes))
         }
         Peer::Rank(peer) => {

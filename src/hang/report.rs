@@ -123,12 +123,10 @@ pub fn report(dumps: &Dumps) -> Report {
         findings.push(finding);
     }
     findings.extend(analysis.completed.iter().map(|it| explain_completed(&job, it)));
-    let late_and_timed_out = analysis.causes.first().is_some_and(|it| match it {
-        Cause::Late { stall, .. } => analysis.stalls[*stall].is_given_up(&job),
-        _ => false,
-    });
+    // A job that the watchdog of one rank ends hangs, whatever the cause is.
+    let is_timed_out = !analysis.causes.is_empty() && analysis.stalls.iter().any(|it| it.is_given_up(&job));
     let is_error = |it: &Finding| it.code.severity() == Severity::Error;
-    let is_hang = findings.iter().any(is_error) || late_and_timed_out;
+    let is_hang = findings.iter().any(is_error) || is_timed_out;
     let logs = &dumps.records.ranks;
     let cut = logs.iter().filter(|it| it.is_cut()).count();
     if cut > 0 {
