@@ -133,6 +133,7 @@ pub fn log(program: &Program, times: &[Times], writing: &Writing, rank: usize) -
                         id: made.len(),
                         numbers: *number,
                         name: message(it),
+                        is_batched: true,
                         ..record.clone()
                     });
                 }
