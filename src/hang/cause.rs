@@ -47,7 +47,7 @@ pub(crate) enum Cause {
     /// A rank has issued nothing else. `is_proven` if it is the one to blame: else the ranks that wait may have made a call too many.
     Late { stall: usize, ranks: Vec<Rank>, is_proven: bool },
     /// Ranks issue collectives of two groups in different orders, and none of the two proceeds.
-    Crossed { one: Call, two: Call, other: Rank },
+    Crossed { one: Call, two: Call, other: Rank, deviant: Option<Rank> },
     /// All ranks have made the call, and what the records hold agrees.
     Unknown { stall: usize },
 }
@@ -139,6 +139,7 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
         }
         // The reasons that name a rank are shown with it.
         Cause::Passed { deviant: Some(_), .. }
+        | Cause::Crossed { deviant: Some(_), .. }
         | Cause::Cycle { deviant: Some(_), .. }
         | Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
@@ -427,12 +428,32 @@ fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Dated> {
                 one.waiting.iter().filter_map(|a| Some((a, two.waiting.iter().find(|b| b.rank == a.rank)?)));
             let (first, second): (Vec<_>, Vec<_>) = both.partition(|(a, b)| a.at < b.at);
             if let (Some((a, b)), Some((other, _))) = (first.first(), second.first()) {
-                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank };
+                let deviant = against_most(job, **a, **b);
+                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank, deviant };
                 return Some((Weight::Fault, one.since(job), cause));
             }
         }
     }
     None
+}
+
+/// Returns the only rank that has its open calls like these two in another order than all others, three at least.
+fn against_most(job: &Job<'_>, one: Call, two: Call) -> Option<Rank> {
+    let role = |call: Call| (job.token(call), &job.records.group(job.record(call).group).description);
+    let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+    for log in &job.records.ranks {
+        let open = (0..log.records.len() as u32).map(|at| Call { rank: log.rank, at });
+        let mut open = open.filter(|it| !job.record(*it).done).map(role);
+        match open.find(|it| *it == role(one) || *it == role(two)) {
+            Some(it) if it == role(one) => ahead.push(log.rank),
+            Some(_) => behind.push(log.rank),
+            None => (),
+        }
+    }
+    match (ahead.as_slice(), behind.as_slice()) {
+        ([rank], others) | (others, [rank]) if others.len() > 2 => Some(*rank),
+        _ => None,
+    }
 }
 
 /// The number of collectives that are compared with each other.

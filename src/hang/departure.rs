@@ -221,15 +221,6 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
             return if is_type { How::ElementType } else { How::Elements };
         }
     }
-    for width in 2..=MAX_SHIFT.min(a.len()).min(b.len()) {
-        let (mut x, mut y) = (a[..width].to_vec(), b[..width].to_vec());
-        x.sort_unstable();
-        y.sort_unstable();
-        let rest = (&a[tail(a, width)..], &b[tail(b, width)..]);
-        if x == y && (rest.0.is_empty() || rest.1.is_empty() || agree(rest.0, rest.1).is_some()) {
-            return How::Reordered(width as u32);
-        }
-    }
     let mut shifts = (1..=MAX_SHIFT).flat_map(|by| {
         let skipped = agree(a, &b[tail(b, by)..]).map(|it| (it, How::Skipped(by as u32)));
         let added = agree(&a[tail(a, by)..], b).map(|it| (it, How::Added(by as u32)));
@@ -240,6 +231,17 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
     for (count, how) in shifts.by_ref().flatten() {
         if best.as_ref().is_none_or(|it| count > it.0) {
             best = Some((count, how));
+        }
+    }
+    // Calls that are left out explain short logs as well as another order.
+    let least = best.as_ref().map_or(2, |it| it.0 + 1);
+    for width in least.max(2)..=MAX_SHIFT.min(a.len()).min(b.len()) {
+        let (mut x, mut y) = (a[..width].to_vec(), b[..width].to_vec());
+        x.sort_unstable();
+        y.sort_unstable();
+        let rest = (&a[tail(a, width)..], &b[tail(b, width)..]);
+        if x == y && (rest.0.is_empty() || rest.1.is_empty() || agree(rest.0, rest.1).is_some()) {
+            return How::Reordered(width as u32);
         }
     }
     best.map_or_else(|| alone(own, at, (a, b)), |it| it.1)

@@ -291,8 +291,8 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     }
 }
 
-/// Returns the ranks on which the kernel of a call has not started, while it has on others: that of a rank that waits for nothing before it. Only
-/// ranks count whose dumps hold starts.
+/// Returns the ranks on which the kernel of a call has not started, while it has on others: that of a rank that waits for nothing before it. All
+/// ranks of a job record starts, or none.
 fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
     let has_started = |it: &&Call| job.record(**it).started != 0;
     if !stall.waiting.iter().any(|it| has_started(&it)) {
@@ -301,7 +301,7 @@ fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
     let is_first = |it: &&Call| {
         job.records.log(it.rank).is_some_and(|log| {
             let before = &log.records[..it.at as usize];
-            before.iter().any(|it| it.started != 0) && before.iter().all(|it| it.done)
+            before.iter().all(|it| it.done)
         })
     };
     let late = stall.waiting.iter().filter(|it| !has_started(it) && is_first(it));
