@@ -16,7 +16,7 @@ use super::{
 };
 use hir_plan::{
     InstKind,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues, SwappedCalls},
 };
 
 /// Who starts kernels of several communicators in issue order.
@@ -67,16 +67,23 @@ impl DiagnosticBuilder<'_> {
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let is_unordered = crossing.edges.iter().any(|it| it.is_unordered);
-        let message = if run_count > 1 {
+        let message = if crossing.shares_pads {
+            "two collectives of one team over peer memory may run at the same time: nothing orders them, and they share signal pads"
+        } else if run_count > 1 {
             "ranks may use communicators of consecutive runs in contradictory orders: nothing orders them"
         } else if is_unordered {
             "ranks may use communicators in contradictory orders: nothing orders them"
         } else {
             "ranks use communicators in contradictory orders"
         };
-        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
-            .note(orders.join("\n"))
-            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
+        let why = if crossing.shares_pads {
+            "PyTorch's kernels have one signal pad for each group and channel (`torch.distributed._symmetric_memory`): a kernel may take the signal for \
+             the other one, and then hang or read too early"
+        } else {
+            "a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank"
+        };
+        let mut it =
+            Diagnostic::new(Code::CommunicatorOrder, span, message, label).note(orders.join("\n")).note(why);
         let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
             InstKind::Collective(it) => it.kind.of == CommunicationType::SendRecv,
             _ => false,
@@ -91,7 +98,7 @@ impl DiagnosticBuilder<'_> {
             it = it.help(edit);
             if can_be_grouped {
                 it.note("sends and receives between StartCoalescing and EndCoalescing are one kernel")
-            } else if of_pairs {
+            } else if of_pairs || crossing.shares_pads {
                 it
             } else if run_count > 1 {
                 it.note(RUNS_IN_ISSUE_ORDER)
@@ -105,6 +112,8 @@ impl DiagnosticBuilder<'_> {
         } else if of_pairs {
             it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {
+        } else if crossing.shares_pads {
+            it.help("on all ranks, let the stream of the later collective wait for the earlier one (Wait, Synchronize), or use a group of its own")
             it.help(format!("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. {IN_ISSUE_ORDER}"))
         } else {
             it.help("post these communications in the same order on all ranks, or with one team")
@@ -183,6 +192,20 @@ impl DiagnosticBuilder<'_> {
                 },
             ),
             ExecutionFaultKind::Unjoined => (
+            ExecutionFaultKind::Swapped(it) => {
+                let name = |at: InstRef| {
+                    self.plans[at.rank].describe_origin(self.plans[at.rank].code[at.inst].origin)
+                };
+                let order = |side: usize| {
+                    let (first, later) = (it.first[side], it.later[side]);
+                    format!("rank {} calls {} before {}", first.rank, name(first), name(later))
+                };
+                (
+                    format!("the calls of a team are swapped: {}, and {}", order(0), order(1)),
+                    "make these calls in the same order on all ranks: calls of a team match in order, so each of them gets the data of the other one"
+                        .to_owned(),
+                )
+            }
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
                 "let the stream that is current at entry wait for it at the end (Synchronize, Wait)".to_owned(),
             ),

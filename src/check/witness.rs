@@ -168,6 +168,7 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, No
         ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
         ExecutionFaultKind::TooFewQueues(_) => return Err(NotShown::NoFault),
         ExecutionFaultKind::NotFreed => return Err(NotShown::StorageIsKept),
+        ExecutionFaultKind::Swapped(_) => return Err(NotShown::Swapped),
         ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world),
         ExecutionFaultKind::Isolation
         | ExecutionFaultKind::HostWait
