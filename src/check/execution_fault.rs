@@ -28,8 +28,8 @@ pub struct ExecutionFault {
     pub origin: u32,
     /// What is wrong.
     pub kind: ExecutionFaultKind,
-    /// A transfer that is posted again in one run: two instructions of the rank, of which the second posts, or waits for the post, and
-    /// the first one did so before.
+    /// A transfer that is posted again: two instructions of the rank, of which the second posts, or waits for the post, and the first one did
+    /// so before, in this run or in the one before.
     pub again: Option<[usize; 2]>,
 }
 
