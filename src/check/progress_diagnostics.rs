@@ -9,6 +9,7 @@ use grammar::{
 };
 
 use super::{
+    deadlock_edits,
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
     execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, MAX_HARDWARE_QUEUES},
     finding::Occurrences,
@@ -111,9 +112,9 @@ impl DiagnosticBuilder<'_> {
             it.help(FOLLOW_ACROSS_RUNS).note(RUNS_IN_ISSUE_ORDER)
         } else if of_pairs {
             it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
-        } else if is_unordered {
         } else if crossing.shares_pads {
             it.help("on all ranks, let the stream of the later collective wait for the earlier one (Wait, Synchronize), or use a group of its own")
+        } else if is_unordered {
             it.help(format!("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. {IN_ISSUE_ORDER}"))
         } else {
             it.help("post these communications in the same order on all ranks, or with one team")
@@ -191,7 +192,6 @@ impl DiagnosticBuilder<'_> {
                     ),
                 },
             ),
-            ExecutionFaultKind::Unjoined => (
             ExecutionFaultKind::Swapped(it) => {
                 let name = |at: InstRef| {
                     self.plans[at.rank].describe_origin(self.plans[at.rank].code[at.inst].origin)
@@ -206,6 +206,7 @@ impl DiagnosticBuilder<'_> {
                         .to_owned(),
                 )
             }
+            ExecutionFaultKind::Unjoined => (
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
                 "let the stream that is current at entry wait for it at the end (Synchronize, Wait)".to_owned(),
             ),
@@ -223,6 +224,9 @@ impl DiagnosticBuilder<'_> {
             }
             None => it.help(help),
         };
+        if let ExecutionFaultKind::Swapped(calls) = &fault.kind {
+            it.fixes = self.swap(calls);
+        }
         (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
     }
 
@@ -231,6 +235,32 @@ impl DiagnosticBuilder<'_> {
         let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
         let text = self.text_of(rank);
         let span = self.span(text, line);
-        (text, deadlock.diagnostic(Code::CheckedDeadlock, span, self.plans, deadlock.message()))
+        let mut it = deadlock.diagnostic(Code::CheckedDeadlock, span, self.plans, deadlock.message());
+        if let [skip] = &deadlock.skips[..]
+            && let Some(context) = skip.ranks.first().and_then(|rank| self.edit_context(*rank))
+        {
+            let edits = deadlock_edits::move_before_branch(context.text, skip.stmt);
+            it.fixes = edits.and_then(|it| context.text.fixes(&it)).unwrap_or_default();
+        }
+        (text, it)
+    }
+
+    /// Returns the changes of the text by which the second rank of swapped calls makes them in the order of the first one.
+    fn swap(&self, calls: &SwappedCalls) -> Vec<Fix> {
+        let stmt = |at: InstRef| {
+            let plan = &self.plans[at.rank];
+            plan.origins[plan.code[at.inst].origin as usize].stmt
+        };
+        let second = stmt(calls.first[1]).zip(stmt(calls.later[1]));
+        let context = self.edit_context(calls.first[1].rank);
+        let edits = second.zip(context.as_ref()).and_then(|((first, later), context)| {
+            let is_own = [calls.first[0], calls.later[0]]
+                .map(stmt)
+                .iter()
+                .all(|it| ![Some(first), Some(later)].contains(it));
+            let edits = deadlock_edits::swap(context.text, [first, later]).filter(|_| is_own)?;
+            context.text.fixes(&edits)
+        });
+        edits.unwrap_or_default()
     }
 }

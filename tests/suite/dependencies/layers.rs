@@ -309,6 +309,7 @@ const CHECK: &[Layer] = &[
     // Text that edits change.
     ("editable_text", &["repair"]),
     ("exclusive_arms stream_operand", &["editable_text", "repair"]),
+    ("deadlock_edits", &["editable_text"]),
     ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
     ("reader_edits", &["overlap", "plan_index", "race_side", "repair"]),
     ("iteration_storage", &["plan_index", "race_side", "repair", "written"]),
