@@ -87,9 +87,19 @@ def single(**options):
     return training(Model(**options), *data(ignored), clip=clip)
 
 
-def ddp(rank, ranks, **options):
+def summed(_, bucket):
+    """A hook of DDP that does not divide."""
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda it: it.value()[0])
+
+
+def ddp(rank, ranks, fault="", **options):
     model = DDP(Model(**options))
-    return training(model, *mine(rank, ranks, *data()))
+    if fault == "sum":
+        model.register_comm_hook(None, summed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    if fault == "drift" and rank == 1:
+        optimizer.register_step_pre_hook(lambda *_: model.module.norm.bias.grad.neg_() and None)
+    return training(model, *mine(0 if fault == "rows" else rank, ranks, *data()), optimizer)
 
 
 def mesh(ranks):
@@ -108,10 +118,13 @@ def fsdp(rank, ranks, clip=None, policy=None, **options):
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
 
-def tensor_parallel(rank, ranks, clip=None):
+def tensor_parallel(rank, ranks, fault=""):
     model = Model()
+    whole = model.blocks[0].up.weight.detach().clone()
     for block in model.blocks:
         parallelize_module(block, mesh(ranks), PLAN)
+    if fault == "shard":
+        model.blocks[0].up.weight.to_local().data.copy_(whole.chunk(ranks)[ranks - 1 - rank])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     return training(model, *data(), optimizer)
 
@@ -343,27 +356,23 @@ def one(**options):
 
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-#: Right plans: the parallel program, that on one device, the number of ranks.
+#: Right plans: the parallel program, that on one device, the number of ranks. The gate runs the first ones.
 RIGHT = {
-    "ddp": (ddp, single, 2),
     "three ranks, two steps": (stacked, lambda: two_steps(Model(), *data(), BATCH), 3),
-    "dropout": (with_options(ddp, dropout=0.5), one(dropout=0.5), 2),
-    "tied": (with_options(ddp, tied=True), one(tied=True), 2),
-    "zero": (zero, single, 2),
+    "dropout, tied": (with_options(ddp, dropout=0.5, tied=True), one(dropout=0.5, tied=True), 2),
     "accumulation": (accumulation, single_sgd, 2),
+    "fsdp, clipped, bfloat16": (with_options(fsdp, clip=0.1, policy=BF16), one(clip=0.1), 2),
+    "sequence parallel": (sequence_parallel, single, 2),
+    "pipeline": (pipeline, single_sgd, 2),
     "uneven tokens": (uneven, one(ignored=9), 2),
+    "fsdp": (fsdp, single, 2),
+    "own tensor parallel": (own_tensor_parallel, single, 2),
+    "zero": (zero, single, 2),
     "strided batch": (strided, single, 2),
     "checkpoints": (checkpointed, single, 2),
-    "fsdp": (fsdp, single, 2),
-    "fsdp, clipped": (with_options(fsdp, clip=0.1), one(clip=0.1), 2),
-    "fsdp, tied": (with_options(fsdp, tied=True), one(tied=True), 2),
-    "fsdp, bfloat16": (with_options(fsdp, policy=BF16), single, 2),
     "tensor parallel": (tensor_parallel, single, 2),
-    "sequence parallel": (sequence_parallel, single, 2),
     "vocabulary parallel": (vocabulary_parallel, single, 2),
-    "own tensor parallel": (own_tensor_parallel, single, 2),
     "fsdp and tensor parallel": (two_dimensions, single, 4),
-    "pipeline": (pipeline, single_sgd, 2),
 }
 
 
@@ -603,6 +612,6 @@ REPORTED = {
     "pytorch 190746": (log_softmax, entropy_single, "gradient", "unknown"),
     "pytorch 163193": (partial_bias, bias_single, "forward", "twice"),
     "pytorch 172812": (uneven_map, mapped_single, "forward", "shape"),
-    "Megatron-LM 737": (smoothing, smoothed_single, "output", "drift"),
+    "Megatron-LM 737": (smoothing, smoothed_single, "output", "unreduced"),
     "unsloth-zoo 967": (crossed, crossed_single, "gradient", "crossed"),
 }

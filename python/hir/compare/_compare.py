@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,9 +100,7 @@ def compare(
     tell; ``placements`` has those of plain tensors for names of modules and parameters, which may have ``*``: ``Shard(1)``, ``Replicate()``.
     Dropout is off. ``cuda``: a stand-in takes the CPU for GPUs.
     """
-    from ..job._command import imports
-
-    missing = imports()
+    missing = _imports()
     if missing:
         raise HirError(missing)
     import torch
@@ -130,6 +130,21 @@ def compare(
         undecided = "no tensor is compared: names of modules and parameters have to be those of the program on one device"
     skipped = {why: len(keys) for why, keys in result.skipped.items()}
     return Comparison(tuple(result.differences), result.compared, skipped, undecided, tuple(notes), ranks)
+
+
+def _imports() -> str | None:
+    """Imports what ranks share, and leaves the environment and `torch.compile` of this process as they are."""
+    from ..job._command import imports
+
+    environment, is_loaded = dict(os.environ), "torch._dynamo" in sys.modules
+    missing = imports()
+    os.environ.clear()
+    os.environ.update(environment)
+    if missing is None and not is_loaded:
+        import torch._dynamo
+
+        torch._dynamo.config.disable = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
+    return missing.replace("hir job", "hir compare") if missing else None
 
 
 def _run(build: Callable[..., Any], ranks: int, timeout: float, cuda: bool, noise: float = 0.0) -> tuple[list[Record], Outcome]:
@@ -166,6 +181,8 @@ def _record(start: Start, build: Callable[..., Any], folder: Path, cuda: bool, n
     from ..job._register import register
     from ._record import Recorder, call_builder
 
+    # The recorder of PyTorch does not know groups in Python.
+    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     torch._dynamo.config.disable = True
     register(start.recorder, None, "cuda" if cuda else "cpu", start.ranks, start.port)
     if cuda:

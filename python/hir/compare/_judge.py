@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -13,7 +14,8 @@ from ._slices import Slice, Slices, error, take
 from ._tolerance import Tolerance
 
 
-#: Why a tensor is not compared that differs between ranks.
+#: Why a tensor is not compared: it may differ between ranks, or nothing tells which part of the whole it is.
+NO_SLICE = "its shape is no slice of that on one device"
 OWN = "ranks with inputs of their own have values of their own"
 
 
@@ -76,6 +78,9 @@ class _Judge:
         self._placements = placements
         self._slices = Slices(len(ranks))
         self._entries = [_joined(it, single) for it in ranks]
+        calls = {place: len(it) for place, it in _by_step(single).items() if place[0] == "forward"}
+        #: Whether a rank calls a module more often in a step than one device does.
+        self._has_microbatches = any(len(it) > calls.get(place, len(it)) for record in ranks for place, it in _by_step(record).items())
         #: The slices of plain parameters, by name and rank.
         self._parameters: dict[tuple[str, int], Slice] = {}
         self._bases = {it.key.name: it.value for it in single.entries if it.key.kind == "parameter"}
@@ -126,6 +131,9 @@ class _Judge:
             return None
         lost = tuple(rank for rank, it in found.items() if it.value is None)
         whole = entry.value.double()
+        if any(not self._is_placed(rank, key.name) for rank in lost):
+            self._skip(NO_SLICE, key)
+            return None
         if lost:
             if not whole.any():
                 return None
@@ -139,6 +147,11 @@ class _Judge:
             self._skip(unknown, key)
             return None
         return self._compare_values(key, place, whole, found)
+
+    def _is_placed(self, rank: int, name: str) -> bool:
+        """Whether it is known which part of a parameter a rank has."""
+        parameter = self._entries[rank].get(Key("parameter", name))
+        return parameter is not None and (parameter.layout is not None or (name, rank) in self._parameters)
 
     def _compare_values(self, key: Key, place: str, whole: Any, found: Mapping[int, Entry]) -> Difference | None:
         actual = {}
@@ -157,7 +170,7 @@ class _Judge:
         for rank, value in actual.items():
             at = self._slice_of(key, rank, found[rank], value, shapes, whole, tolerance)
             if at is None:
-                self._skip("its shape is no slice of that on one device", key)
+                self._skip(NO_SLICE, key)
                 return None
             slices[rank] = at
         if key.kind == "gradient":
@@ -170,8 +183,8 @@ class _Judge:
                 actual[rank] = torch.where(take(self._uncertain[key.name], slices[rank]), take(whole, slices[rank]), value)
         errors = {rank: error(value, take(whole, slices[rank])) for rank, value in actual.items()}
         wrong = tuple(rank for rank, it in errors.items() if it > tolerance)
-        if wrong and any(it.is_joined for it in found.values()):
-            self._skip("its calls may be other microbatches", key)
+        if wrong and (any(it.is_joined for it in found.values()) or key.kind == "output" and self._has_microbatches):
+            self._skip("it may be of other microbatches", key)
             return None
         is_plain = all(it.layout is None for it in found.values()) and not self._placement_of(key)
         if key.kind == "input":
@@ -192,7 +205,7 @@ class _Judge:
         return self._difference(key, place, whole, slices, actual, found, wrong, errors, tolerance) if wrong else None
 
     def _placement_of(self, key: Key) -> Any:
-        return next((it for pattern, it in self._placements.items() if _matches(key.name, pattern)), None)
+        return next((it for pattern, it in self._placements.items() if fnmatchcase(key.name, pattern)), None)
 
     def _slice_of(self, key: Key, rank: int, entry: Entry, value: Any, shapes: Mapping[int, Any], whole: Any, tolerance: float) -> Slice | None:
         """Returns which part of the whole a rank should have, or None if that cannot be known."""
@@ -203,24 +216,10 @@ class _Judge:
         placement = self._placement_of(key)
         if placement is not None:
             return _slice_of_placement(placement, rank, len(self._records), whole.shape, value.shape)
-        is_of_parameter = key.kind in ("gradient", "update")
-        if is_of_parameter and (key.name, rank) in self._parameters:
-            at = self._parameters[key.name, rank]
-            return at if tuple(take(whole, at).shape) == tuple(value.shape) else None
-        if tuple(value.shape) == tuple(whole.shape):
-            at = (None,) * whole.dim()
-        elif not self._slices.fits(value.shape, whole.shape):
-            return None
-        else:
-            first = at = None
-            for it in self._slices.candidates(rank, shapes, whole, value):
-                first = first or it
-                if error(value, take(whole, it)) <= tolerance:
-                    at = it
-                    break
-            if at is not None and (key.kind != "parameter"):
-                self._slices.note(rank, at, whole.shape)
-            at = at or first
+        if key.kind in ("gradient", "update") and (key.name, rank) in self._parameters:
+            known = self._parameters[key.name, rank]
+            return known if tuple(take(whole, known).shape) == tuple(value.shape) else None
+        at = self._slices.find(rank, shapes, whole, value, tolerance, is_noted=key.kind != "parameter")
         if key.kind == "parameter" and at is not None:
             self._parameters[key.name, rank] = at
         return at
@@ -244,15 +243,15 @@ class _Judge:
         self, key: Key, place: str, whole: Any, slices: Mapping[int, Slice], actual: Mapping[int, Any], found: Mapping[int, Entry], wrong: tuple[int, ...],
         errors: Mapping[int, float], tolerance: float,
     ) -> Difference:  # fmt: skip
-        own: dict[str, dict[int, Any]] = {}
-        if key.kind == "gradient":
-            for rank, record in enumerate(self._records):
-                for (name, step), value in record.own.items():
-                    if step == key.number and (name == key.name or tuple(value.shape) == tuple(whole.shape)):
-                        own.setdefault(name, {})[rank] = value.double()
+        gradients: dict[str, tuple[Any, dict[int, Any]]] = {}
+        for it in self._single.entries if key.kind == "gradient" else ():
+            if it.key.kind == "gradient" and it.key.number == key.number and it.value is not None:
+                records = enumerate(self._records)
+                own = {rank: record.own[it.key.name, key.number].double() for rank, record in records if (it.key.name, key.number) in record.own}
+                gradients[it.key.name] = it.value.double(), own
         addends = {name: it.double() for name, it in self._bases.items() if key.kind == "forward" and name.rpartition(".")[0] == key.name}
         values = Values(
-            whole, slices, actual, wrong, tolerance, len(self._records), own.pop(key.name, {}), own, key.kind == "gradient",
+            whole, slices, actual, wrong, tolerance, len(self._records), gradients[key.name][1] if gradients else {}, gradients,
             {rank: it.value.double() for rank, it in found.items()}, self._shares, addends,
         )  # fmt: skip
         pattern, why = pattern_of(values)
@@ -267,12 +266,6 @@ class _Judge:
         indices = [position if at is None else int(at[position]) for position, at in zip(local, slices[rank])]
         element = f"element {indices} on rank {rank}: {float(actual[rank].flatten()[flat]):.6g}, on one device {float(expected.flatten()[flat]):.6g}"
         return Difference(key.kind, key.name, str(key), place, wrong, pattern, why, errors[rank], tolerance, element)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(name, pattern)
 
 
 def _slice_of_placement(placement: Any, rank: int, ranks: int, whole: Sequence[int], shape: Sequence[int]) -> Slice | None:

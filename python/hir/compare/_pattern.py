@@ -22,10 +22,10 @@ class Values:
     wrong: tuple[int, ...]
     tolerance: float
     ranks: int
-    #: By rank, the gradient of the rank's own data; and those of other parameters of the same shape, by name.
+    #: By rank, the gradient of the rank's own data, if it is a gradient.
     own: Mapping[int, Any]
-    others: Mapping[str, Mapping[int, Any]]
-    is_gradient: bool
+    #: The same of all parameters by name, and their gradients on one device.
+    gradients: Mapping[str, tuple[Any, Mapping[int, Any]]]
     #: By rank, the local tensor before the reduction of a partial placement, and the rank's share of the input.
     local: Mapping[int, Any]
     shares: Mapping[int, float]
@@ -41,7 +41,7 @@ class Values:
 
 def pattern_of(it: Values) -> tuple[str, str]:
     """Returns the name of the pattern, and a sentence."""
-    for find in (_nothing, _other_slice, _weights, _crossed, _local_mean, _factor, _partial, _addend, _factors, _drift):
+    for find in (_nothing, _other_slice, _weights, _crossed, _local_mean, _drift, _factor, _partial, _addend, _factors, _apart):
         found = find(it)
         if found:
             return found
@@ -109,7 +109,7 @@ def _partial(it: Values) -> tuple[str, str] | None:
     if all(it.is_near(value, values[0]) for value in values):
         return None
     if it.is_near(values.sum(0), it.whole, len(values)):
-        what = "each rank has the gradient of its own data" if it.is_gradient else "partial results are used as whole ones"
+        what = "each rank has the gradient of its own data" if it.own else "partial results are used as whole ones"
         return "partial", f"{what}: the sum over the ranks is the value of one device, so a reduction is missing"
     if it.is_near(values.mean(0), it.whole):
         return "unreduced", "each rank has its own value, and their mean is the value of one device: a reduction is missing"
@@ -117,13 +117,15 @@ def _partial(it: Values) -> tuple[str, str] | None:
 
 
 def _drift(it: Values) -> tuple[str, str] | None:
-    if not _is_whole(it):
-        return None
     right = [rank for rank in it.actual if rank not in it.wrong]
-    if right:
-        return "drift", f"replicas drift: {numbers(right, 'agree')} with one device, and {numbers(it.wrong, 'differ')}"
+    if not right or not _is_whole(it):
+        return None
+    return "drift", f"replicas drift: {numbers(right, 'agree')} with one device, and {numbers(it.wrong, 'differ')}"
+
+
+def _apart(it: Values) -> tuple[str, str] | None:
     first = it.actual[it.wrong[0]]
-    if all(it.is_near(value, first) for value in it.actual.values()):
+    if not _is_whole(it) or all(it.is_near(value, first) for value in it.actual.values()):
         return None
     return "drift", "ranks that should have one value have values of their own"
 
@@ -153,9 +155,9 @@ def _crossed(it: Values) -> tuple[str, str] | None:
     if set(it.own) != set(range(it.ranks)) or not _is_whole(it):
         return None
     for rank in it.wrong:
-        for name, values in it.others.items():
+        for name, (_, values) in it.gradients.items():
             for other in it.own:
-                if other in values and values[other].shape == it.own[other].shape:
+                if values is not it.own and other in values and values[other].shape == it.own[other].shape:
                     total = sum(it.own.values()) - it.own[other] + values[other]
                     if it.is_near(it.actual[rank], total, it.ranks) or it.is_near(it.actual[rank] * it.ranks, total, it.ranks):
                         why = f"rank {other} has given the gradient of `{name}`: ranks make collectives of one size in another order"
@@ -173,18 +175,24 @@ def _solve(parts: Any, value: Any, tolerance: float) -> list[float] | None:
 
 def _weights(it: Values) -> tuple[str, str] | None:
     """The value of one device and that of the ranks are sums of the ranks' own gradients, with other weights."""
-    own = {rank: value for rank, value in it.own.items() if value.shape == it.whole.shape}
-    if len(own) < 2 or set(own) != set(range(it.ranks)):
+    if set(it.own) != set(range(it.ranks)) or it.ranks < 2 or any(value.shape != it.whole.shape for value in it.own.values()):
         return None
-    right = _solve(torch.stack([own[rank].flatten() for rank in own], 1), it.whole.flatten(), it.tolerance)
     rank = it.wrong[0]
-    parts = torch.stack([take(own[other], it.slices[rank]).flatten() for other in own], 1)
-    used = _solve(parts, it.actual[rank].flatten(), it.tolerance)
-    if right is None or used is None:
+    parts = torch.stack([take(value, it.slices[rank]).flatten() for _, value in sorted(it.own.items())], 1)
+    actual = it.actual[rank].flatten()
+    uniform = next((weight for weight in (1 / it.ranks, 1.0) if it.is_near(parts.sum(1) * weight, actual, it.ranks)), None)
+    used = [uniform] * it.ranks if uniform else _solve(parts, actual, it.tolerance)
+    if used is None:
         return None
-    missing = [other for other, weight in zip(own, used) if abs(weight) < 1e-4 * max(map(abs, used))]
+    missing = [other for other, weight in enumerate(used) if abs(weight) < 1e-4 * max(map(abs, used))]
     if missing:
         return "unreduced", f"the gradients of {numbers(missing)} are not in that of rank {rank}: a reduction is missing"
+    # The right weights are those of all parameters.
+    known = [(whole, own) for whole, own in it.gradients.values() if set(own) == set(it.own) and all(one.shape == whole.shape for one in own.values())]
+    columns = torch.stack([torch.cat([own[other].flatten() for _, own in known]) for other in range(it.ranks)], 1)
+    right = _solve(columns, torch.cat([whole.flatten() for whole, _ in known]), it.tolerance)
+    if right is None or not sum(right):
+        return None
     shares = [weight / sum(right) for weight in right]
     if max(used) - min(used) < 1e-3 * max(used) and max(shares) - min(shares) > 1e-3:
         told = ", ".join(_said(share) for share in shares)

@@ -156,9 +156,10 @@ class Recorder:
         return tensor.mul_(1 + self._noise * signs.to(tensor.dtype))
 
     def _add_outputs(self, result: Any, place: str) -> None:
-        """Adds what the step returns: what has a gradient, such as the loss, is before all gradients."""
+        """Adds what the step returns: what has a gradient, such as the loss, is before the last gradients."""
         entries = self.record.entries
-        first = next((at for at, it in enumerate(entries) if it.key.kind == "gradient"), len(entries))
+        last = max(self._step - 1, 0)
+        first = next((at for at, it in enumerate(entries) if it.key.kind == "gradient" and it.step == last), len(entries))
         for path, value in pytree.tree_flatten_with_path(result)[0]:
             if isinstance(value, (torch.Tensor, float)):
                 name = ".".join(str(getattr(it, "key", getattr(it, "idx", it))) for it in path)
@@ -207,7 +208,10 @@ class Recorder:
     def _disturbed(self, tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             return tensor
-        return tensor * self._disturb(torch.ones(tensor.shape, dtype=tensor.dtype))
+        result = tensor * self._disturb(torch.ones(tensor.shape, dtype=tensor.dtype))
+        if result.requires_grad:
+            result.register_hook(lambda gradient: self._disturb(gradient.clone()))
+        return result
 
     def _add_own(self, name: str, gradient: Any) -> None:
         value = gradient.detach()
@@ -249,7 +253,7 @@ class Recorder:
 
 def _is_equal(one: Any, other: Any) -> bool:
     one, other = ((it.to_local() if _is_dtensor(it) else it) for it in (one, other))
-    return torch.equal(one, other)
+    return bool(torch.equal(one, other))
 
 
 def _is_backward() -> bool:

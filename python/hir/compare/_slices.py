@@ -37,17 +37,29 @@ class Slices:
         #: By rank: sizes of the local and the whole dimension, with indices.
         self._known: list[dict[tuple[int, int], list[Any]]] = [{} for _ in range(ranks)]
 
-    def fits(self, shape: Sequence[int], whole: Sequence[int]) -> bool:
-        return len(shape) == len(whole) and all(0 < one <= all_ for one, all_ in zip(shape, whole))
+    def find(self, rank: int, shapes: Mapping[int, Sequence[int]], whole: Any, value: Any, tolerance: float, is_noted: bool) -> Slice | None:
+        """Returns which slice of the whole a rank has: the first that agrees, or else the most probable one. None: it can be none."""
+        if tuple(value.shape) == tuple(whole.shape):
+            return (None,) * whole.dim()
+        if value.dim() != whole.dim() or not all(0 < one <= all_ for one, all_ in zip(value.shape, whole.shape)):
+            return None
+        first: Slice | None = None
+        for at in self._candidates(rank, shapes, whole, value):
+            if error(value, take(whole, at)) <= tolerance:
+                if is_noted:
+                    self._note(rank, at, whole.shape)
+                return at
+            first = first or at
+        return first
 
-    def note(self, rank: int, at: Slice, whole: Sequence[int]) -> None:
+    def _note(self, rank: int, at: Slice, whole: Sequence[int]) -> None:
         for indices, size in zip(at, whole):
             if indices is not None:
                 known = self._known[rank].setdefault((len(indices), size), [])
                 if not any(torch.equal(it, indices) for it in known):
                     known.append(indices)
 
-    def candidates(self, rank: int, shapes: Mapping[int, Sequence[int]], whole: Any, value: Any) -> Iterator[Slice]:
+    def _candidates(self, rank: int, shapes: Mapping[int, Sequence[int]], whole: Any, value: Any) -> Iterator[Slice]:
         """Yields the slices that the tensor of a rank may be, the most probable first. The first is what a finding names."""
         shape = shapes[rank]
         by_dimension = [
@@ -86,5 +98,5 @@ def _nearest(value: Any, whole: Any, dimension: int) -> Any:
     """Returns for each part of a dimension the part of the whole that is nearest."""
     if value.numel() * whole.shape[dimension] > 50_000_000:
         return torch.arange(value.shape[dimension])
-    parts, of_whole = (it.movedim(dimension, 0).flatten(1) for it in (value, whole))
+    parts, of_whole = (it.movedim(dimension, 0).reshape(it.shape[dimension], -1) for it in (value, whole))
     return torch.stack([(of_whole - it).abs().sum(1).nan_to_num(nan=float("inf")).argmin() for it in parts])

@@ -19,7 +19,7 @@ from ._entry import Key
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 #: How often the bound of the rounding errors of a sum, lambda, and the measured change, are taken.
-SUMS, MEASURED = 8.0, 8.0
+SUMS, MEASURED = 8.0, 16.0
 
 
 class Tolerance:
