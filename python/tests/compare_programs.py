@@ -97,8 +97,12 @@ def ddp(rank, ranks, fault="", **options):
     if fault == "sum":
         model.register_comm_hook(None, summed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def drift(*_):
+        model.module.norm.bias.grad.neg_()
+
     if fault == "drift" and rank == 1:
-        optimizer.register_step_pre_hook(lambda *_: model.module.norm.bias.grad.neg_() and None)
+        optimizer.register_step_pre_hook(drift)
     return training(model, *mine(0 if fault == "rows" else rank, ranks, *data()), optimizer)
 
 
