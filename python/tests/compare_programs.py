@@ -608,6 +608,9 @@ def crossed(rank, ranks, is_right):
     return model, step
 
 
+# PyTorch's own tools find none of them (2.15, gloo, two ranks): TORCH_DISTRIBUTED_DEBUG=DETAIL says nothing, CommDebugMode counts collectives,
+# DebugMode lists operators, and detect_anomaly says nothing or refuses DTensors.
+#
 #: By the report: the program with its faulty and its mended form, that on one device, the first tensor that differs, and how.
 REPORTED = {
     "pytorch 162692": (mean, mean_single, "output", "local mean"),

@@ -103,7 +103,8 @@ def test_a_rank_that_fails_and_ranks_that_hang_are_named():
     def wrong():
         return 3
 
-    for parallel, single, code, told in ((hanging, programs.single, 4, "rank 0 calls barrier"), (programs.ddp, wrong, 1, "has to return (model, step)")):
+    cases = [(hanging, programs.single, 4, "rank 0 calls barrier"), (programs.ddp, wrong, 1, "has to return (model, step)")]
+    for parallel, single, code, told in cases:
         with pytest.raises(hir.HirError, match="FAILED") as error:
             hir.torch.compare(parallel, single, ranks=2)
         assert error.value.exit_code == code and told in str(error.value)

@@ -46,7 +46,7 @@ class Comparison:
         from ..job._explain import numbers, shown
 
         lines = [f"# {it}" for it in self.notes]
-        lines += [f"# not compared: {count} tensors, since {why}" for why, count in self.skipped.items()]
+        lines += [f"# not compared: {count} tensor{'s' if count > 1 else ''}: {why}" for why, count in self.skipped.items()]
         for it in self.differences[:1]:
             if it.element:
                 lines.append(f"# {it.element}, by {it.error:.3g}; rounding explains {it.tolerance:.3g}")
@@ -125,7 +125,7 @@ def compare(
     undecided = None
     is_random = any(it.is_random for it in (one, *records)) and len({it.random for it in (one, *records)}) > 1
     if result.differences and is_random:
-        undecided = f"{result.differences[0].title} differs, but the steps draw different random numbers: draw them before the step, or from one generator"
+        undecided = f"{result.differences[0].title} differs, but the steps draw different random numbers: draw them before the step"
     elif not result.compared:
         undecided = "no tensor is compared: names of modules and parameters have to be those of the program on one device"
     skipped = {why: len(keys) for why, keys in result.skipped.items()}

@@ -13,7 +13,6 @@ from ._pattern import Values, pattern_of
 from ._slices import Slice, Slices, error, take
 from ._tolerance import Tolerance
 
-
 #: Why a tensor is not compared: it may differ between ranks, or nothing tells which part of the whole it is.
 NO_SLICE = "its shape is no slice of that on one device"
 OWN = "ranks with inputs of their own have values of their own"
@@ -23,8 +22,8 @@ OWN = "ranks with inputs of their own have values of their own"
 class Difference:
     """A tensor that differs: ``kind`` and ``name`` say which, ``place`` is its line in the program, ``ranks`` are those that differ.
 
-    ``pattern`` says what the difference looks like: ``local mean``, ``partial``, ``unreduced``, ``twice``, ``divided``, ``factor``, ``factors``,
-    ``drift``, ``shard``, ``zero``, ``shape``, ``rows`` or ``unknown``; ``why`` is a sentence about it.
+    ``pattern`` says what the first difference looks like: ``local mean``, ``partial``, ``unreduced``, ``twice``, ``divided``, ``factor``,
+    ``factors``, ``drift``, ``crossed``, ``shard``, ``zero``, ``shape``, ``rows`` or ``unknown``; ``why`` is a sentence about it.
     """
 
     kind: str
@@ -79,8 +78,8 @@ class _Judge:
         self._slices = Slices(len(ranks))
         self._entries = [_joined(it, single) for it in ranks]
         calls = {place: len(it) for place, it in _by_step(single).items() if place[0] == "forward"}
-        #: Whether a rank calls a module more often in a step than one device does.
-        self._has_microbatches = any(len(it) > calls.get(place, len(it)) for record in ranks for place, it in _by_step(record).items())
+        #: Whether a rank calls a module another number of times in a step than one device does.
+        self._has_microbatches = any(len(it) != calls.get(place, len(it)) for record in ranks for place, it in _by_step(record).items())
         #: The slices of plain parameters, by name and rank.
         self._parameters: dict[tuple[str, int], Slice] = {}
         self._bases = {it.key.name: it.value for it in single.entries if it.key.kind == "parameter"}
@@ -89,21 +88,21 @@ class _Judge:
         #: The elements of a parameter whose gradients rounding may change altogether.
         self._uncertain: dict[str, Any] = {}
         #: Whether ranks have inputs of their own.
-        self._is_split = False
+        self._is_split = self._has_inputs = False
         self._result = Result([], 0, {})
 
     def run(self) -> Result:
         for entry in self._single.entries:
-            found = {rank: entries[entry.key] for rank, entries in enumerate(self._entries) if entry.key in entries and self._has_all(rank, entry.key)}
+            key = entry.key
+            found = {rank: entries[key] for rank, entries in enumerate(self._entries) if key in entries and self._has_all(rank, key)}
             if not found:
-                self._skip("no rank has it", entry.key)
+                self._skip("no rank has it", key)
                 continue
-            if entry.key.kind == "update":
-                for rank, entries in enumerate(self._entries):
-                    own = entries.get(Key("parameter", entry.key.name))
-                    if rank not in found and own is not None:
-                        # The optimizer of the rank does not have it.
-                        found[rank] = Entry(entry.key, "", own.value * 0, own.layout)
+            for rank, entries in enumerate(self._entries) if key.kind == "update" else ():
+                own = entries.get(Key("parameter", key.name))
+                if rank not in found and own is not None:
+                    # The optimizer of the rank does not have it.
+                    found[rank] = Entry(key, "", torch.zeros_like(own.value), own.layout)
             difference = self._compare(entry, found)
             if difference is not None:
                 self._result.differences.append(difference)
@@ -137,7 +136,8 @@ class _Judge:
         if lost:
             if not whole.any():
                 return None
-            return Difference(key.kind, key.name, str(key), place, lost, "zero", "there is none: it is not computed, or lost", error(whole, whole * 0), 0, "")
+            why = "there is none: it is not computed, or lost"
+            return Difference(key.kind, key.name, str(key), place, lost, "zero", why, error(whole, whole * 0), 0, "")
         for rank, it in found.items():
             if it.layout is not None and (it.layout.shape != tuple(whole.shape) or it.layout.unknown and "local shape" in it.layout.unknown):
                 why = it.layout.unknown or f"as a DTensor ({it.layout.text}) it has the shape {it.layout.shape}, on one device {tuple(whole.shape)}"
@@ -156,15 +156,13 @@ class _Judge:
     def _compare_values(self, key: Key, place: str, whole: Any, found: Mapping[int, Entry]) -> Difference | None:
         actual = {}
         for rank, it in found.items():
-            value = _reduced(it, found)
+            value = _reduced(it, found, self._placement_of(key))
             if value is None:
                 self._skip("a rank of its partial placement has none", key)
                 return None
             actual[rank] = value
         base = self._bases.get(key.name) if key.kind == "update" else None
         tolerance = self._tolerance.of(key, whole, float(base.double().abs().max()) if base is not None and base.numel() else 0.0)
-        if key.kind == "input":
-            tolerance = min(tolerance, 1e-6 * float(whole.abs().max()) if whole.numel() else 0.0)
         slices: dict[int, Slice] = {}
         shapes = {rank: tuple(value.shape) for rank, value in actual.items()}
         for rank, value in actual.items():
@@ -190,11 +188,15 @@ class _Judge:
         if key.kind == "input":
             if not self._shares and whole.numel():
                 self._shares = {rank: value.numel() / whole.numel() for rank, value in actual.items()}
+            self._has_inputs = True
             self._is_split |= any(index is not None for at in slices.values() for index in at)
             rows = self._missing_rows(key, place, whole, slices) if not wrong else None
-            self._result.compared += not wrong
-            return rows if rows else self._difference(key, place, whole, slices, actual, found, wrong, errors, tolerance) if wrong else None
-        if wrong and is_plain and self._is_split and key.kind in ("forward", "output") and all(value.shape == whole.shape for value in actual.values()):
+            if rows is not None:
+                return rows
+        if is_plain and key.kind == "forward" and not self._has_inputs and whole.dim():
+            self._is_split |= any(at[0] is not None for at in slices.values())
+        is_result = key.kind in ("forward", "output")
+        if wrong and is_plain and self._is_split and is_result and all(value.shape == whole.shape for value in actual.values()):
             # Ranks with inputs of their own may have values of their own, such as a local loss.
             values = torch.stack(list(actual.values()))
             if min(error(values.mean(0), whole), error(values.sum(0), whole)) > len(values) * tolerance:
@@ -202,7 +204,9 @@ class _Judge:
                 return None
             wrong = ()
         self._result.compared += 1
-        return self._difference(key, place, whole, slices, actual, found, wrong, errors, tolerance) if wrong else None
+        local = {rank: it.value.double() for rank, it in found.items()}
+        values = Values(whole, slices, actual, wrong, tolerance, len(self._records), local, self._shares)
+        return self._difference(key, place, values, errors) if wrong else None
 
     def _placement_of(self, key: Key) -> Any:
         return next((it for pattern, it in self._placements.items() if fnmatchcase(key.name, pattern)), None)
@@ -210,9 +214,8 @@ class _Judge:
     def _slice_of(self, key: Key, rank: int, entry: Entry, value: Any, shapes: Mapping[int, Any], whole: Any, tolerance: float) -> Slice | None:
         """Returns which part of the whole a rank should have, or None if that cannot be known."""
         if entry.layout is not None:
-            return tuple(
-                None if size == all_ else torch.arange(begin, begin + size) for begin, size, all_ in zip(entry.layout.offsets, value.shape, whole.shape)
-            )
+            parts = zip(entry.layout.offsets, value.shape, whole.shape)
+            return tuple(None if size == all_ else torch.arange(begin, begin + size) for begin, size, all_ in parts)
         placement = self._placement_of(key)
         if placement is not None:
             return _slice_of_placement(placement, rank, len(self._records), whole.shape, value.shape)
@@ -233,39 +236,41 @@ class _Judge:
             has = torch.zeros(size, dtype=torch.bool)
             has[torch.cat(indices)] = True
             seen = whole.index_select(dimension, has.nonzero()[:, 0]).movedim(dimension, 0)
-            lost = [int(it) for it in (~has).nonzero()[:, 0] if not any(torch.equal(whole.select(dimension, int(it)), other) for other in seen)]
+            lost = [it for it in range(size) if not has[it] and not any(torch.equal(whole.select(dimension, it), other) for other in seen)]
             if lost:
-                why = f"index {lost[0]} of dimension {dimension} of the input of one device is on no rank ({len(lost)} of {size} are not): ranks share data"
+                why = f"ranks share data: {len(lost)} of {size} parts of dimension {dimension} of the input are on no rank, first part {lost[0]}"
                 return Difference(key.kind, key.name, str(key), place, tuple(slices), "rows", why, 0.0, 0.0, "")
         return None
 
-    def _difference(
-        self, key: Key, place: str, whole: Any, slices: Mapping[int, Slice], actual: Mapping[int, Any], found: Mapping[int, Entry], wrong: tuple[int, ...],
-        errors: Mapping[int, float], tolerance: float,
-    ) -> Difference:  # fmt: skip
-        gradients: dict[str, tuple[Any, dict[int, Any]]] = {}
-        for it in self._single.entries if key.kind == "gradient" else ():
-            if it.key.kind == "gradient" and it.key.number == key.number and it.value is not None:
-                records = enumerate(self._records)
-                own = {rank: record.own[it.key.name, key.number].double() for rank, record in records if (it.key.name, key.number) in record.own}
-                gradients[it.key.name] = it.value.double(), own
-        addends = {name: it.double() for name, it in self._bases.items() if key.kind == "forward" and name.rpartition(".")[0] == key.name}
-        values = Values(
-            whole, slices, actual, wrong, tolerance, len(self._records), gradients[key.name][1] if gradients else {}, gradients,
-            {rank: it.value.double() for rank, it in found.items()}, self._shares, addends,
-        )  # fmt: skip
-        pattern, why = pattern_of(values)
-        if key.kind == "input" and pattern == "unknown":
-            why = "ranks have other data than one device"
-        if key.kind == "parameter" and pattern in ("unknown", "drift"):
-            why += "; build both models from one seed or one state"
-        rank = max(wrong, key=lambda it: errors[it])
-        expected = take(whole, slices[rank])
-        flat = int((actual[rank] - expected).abs().nan_to_num(nan=float("inf")).argmax())
-        local = [int(it) for it in torch.unravel_index(torch.tensor(flat), expected.shape)]
-        indices = [position if at is None else int(at[position]) for position, at in zip(local, slices[rank])]
-        element = f"element {indices} on rank {rank}: {float(actual[rank].flatten()[flat]):.6g}, on one device {float(expected.flatten()[flat]):.6g}"
-        return Difference(key.kind, key.name, str(key), place, wrong, pattern, why, errors[rank], tolerance, element)
+    def _difference(self, key: Key, place: str, values: Values, errors: Mapping[int, float]) -> Difference:
+        pattern, why = "unknown", "it follows from the first"
+        if not self._result.differences:
+            if key.kind == "gradient":
+                values.gradients = self._gradients(key.number)
+                values.own = values.gradients[key.name][1]
+            elif key.kind == "forward":
+                values.addends = {name: it.double() for name, it in self._bases.items() if name.rpartition(".")[0] == key.name}
+            pattern, why = pattern_of(values)
+            if key.kind == "input" and pattern == "unknown":
+                why = "ranks have other data than one device"
+            if key.kind == "parameter" and pattern in ("unknown", "drift"):
+                why += "; build both models from one seed or one state"
+        rank = max(values.wrong, key=lambda it: errors[it])
+        actual, expected = values.actual[rank], values.expected(rank)
+        flat = int((actual - expected).abs().nan_to_num(nan=float("inf")).argmax())
+        position = torch.unravel_index(torch.tensor(flat), expected.shape)
+        indices = [int(it if at is None else at[it]) for it, at in zip(position, values.slices[rank])]
+        element = f"element {indices} on rank {rank}: {float(actual.flatten()[flat]):.6g}, on one device {float(expected.flatten()[flat]):.6g}"
+        return Difference(key.kind, key.name, str(key), place, values.wrong, pattern, why, errors[rank], values.tolerance, element)
+
+    def _gradients(self, step: int) -> dict[str, tuple[Any, dict[int, Any]]]:
+        """Returns the gradients of one device in a step, each with what the data of each rank contribute."""
+        found = {}
+        for it in self._single.entries:
+            if it.key.kind == "gradient" and it.key.number == step and it.value is not None:
+                place = it.key.name, step
+                found[it.key.name] = it.value.double(), {rank: one.own[place].double() for rank, one in enumerate(self._records) if place in one.own}
+        return found
 
 
 def _slice_of_placement(placement: Any, rank: int, ranks: int, whole: Sequence[int], shape: Sequence[int]) -> Slice | None:
@@ -278,12 +283,15 @@ def _slice_of_placement(placement: Any, rank: int, ranks: int, whole: Sequence[i
     return tuple(indices if it == dimension else None for it in range(len(whole))) if len(indices) == shape[dimension] else None
 
 
-def _reduced(entry: Entry, found: Mapping[int, Entry]) -> Any:
+def _reduced(entry: Entry, found: Mapping[int, Entry], placement: Any) -> Any:
     """The value of an entry: the reduction of all local tensors, if it is partial."""
     value = entry.value.double()
-    if entry.layout is None or entry.layout.partial is None:
+    partial = entry.layout.partial if entry.layout is not None else None
+    if placement is not None and placement.is_partial():
+        partial = placement.reduce_op, tuple(found)
+    if partial is None:
         return value
-    reduction, peers = entry.layout.partial
+    reduction, peers = partial
     if any(it not in found or found[it].value.shape != value.shape for it in peers):
         return None
     values = torch.stack([found[it].value.double() for it in peers])

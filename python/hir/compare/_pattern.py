@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Mapping
 
 import torch
@@ -22,15 +22,15 @@ class Values:
     wrong: tuple[int, ...]
     tolerance: float
     ranks: int
-    #: By rank, the gradient of the rank's own data, if it is a gradient.
-    own: Mapping[int, Any]
-    #: The same of all parameters by name, and their gradients on one device.
-    gradients: Mapping[str, tuple[Any, Mapping[int, Any]]]
     #: By rank, the local tensor before the reduction of a partial placement, and the rank's share of the input.
     local: Mapping[int, Any]
     shares: Mapping[int, float]
+    #: By rank, the gradient of the rank's own data, if it is a gradient.
+    own: Mapping[int, Any] = field(default_factory=dict)
+    #: The same of all parameters by name, and their gradients on one device.
+    gradients: Mapping[str, tuple[Any, Mapping[int, Any]]] = field(default_factory=dict)
     #: The parameters of the module whose result it is.
-    addends: Mapping[str, Any]
+    addends: Mapping[str, Any] = field(default_factory=dict)
 
     def expected(self, rank: int) -> Any:
         return take(self.whole, self.slices[rank])
@@ -86,10 +86,11 @@ def _factor(it: Values) -> tuple[str, str] | None:
     joined = torch.cat([it.actual[rank].flatten() for rank in it.actual])
     wanted = torch.cat([it.expected(rank).flatten() for rank in it.actual])
     factor = _ratio(joined, wanted)
-    if factor is None or not factor or not it.is_near(joined, factor * wanted, factor) or it.whole.numel() < 2 and not _is_count(max(factor, 1 / factor), it.ranks):
+    if not factor or not it.is_near(joined, factor * wanted, factor) or it.whole.numel() < 2 and not _is_count(max(factor, 1 / factor), it.ranks):
         return None
     if _is_count(factor, it.ranks):
-        return "twice", f"it is {_said(factor)} times the value of one device: a sum over {round(factor)} ranks is taken twice, or a mean is missing"
+        count = round(factor)
+        return "twice", f"it is {count} times the value of one device: a sum over {count} ranks is taken twice, or a mean is missing"
     if _is_count(1 / factor, it.ranks):
         count = round(1 / factor)
         return "divided", f"it is 1/{count} of the value of one device: divided by {count} ranks once too often, or a sum over them is missing"
@@ -188,7 +189,8 @@ def _weights(it: Values) -> tuple[str, str] | None:
     if missing:
         return "unreduced", f"the gradients of {numbers(missing)} are not in that of rank {rank}: a reduction is missing"
     # The right weights are those of all parameters.
-    known = [(whole, own) for whole, own in it.gradients.values() if set(own) == set(it.own) and all(one.shape == whole.shape for one in own.values())]
+    all_ = it.gradients.values()
+    known = [(whole, own) for whole, own in all_ if set(own) == set(it.own) and all(one.shape == whole.shape for one in own.values())]
     columns = torch.stack([torch.cat([own[other].flatten() for _, own in known]) for other in range(it.ranks)], 1)
     right = _solve(columns, torch.cat([whole.flatten() for whole, _ in known]), it.tolerance)
     if right is None or not sum(right):

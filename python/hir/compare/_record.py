@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -109,8 +110,8 @@ class Recorder:
 
     def run(self, step: Callable[[], Any]) -> Record:
         for name, parameter in self._parameters():
-            if self._noise:
-                self._disturb(parameter.data)
+            if self._noise and parameter.is_floating_point():
+                self._disturb(parameter.data.to_local() if _is_dtensor(parameter) else parameter.data)
             self._add(Key("parameter", name), parameter, "")
         self._values = {name: it.detach().clone() for name, it in self._parameters()}
         before = torch.random.get_rng_state()
@@ -206,7 +207,7 @@ class Recorder:
         return hook
 
     def _disturbed(self, tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or _is_dtensor(tensor):
             return tensor
         result = tensor * self._disturb(torch.ones(tensor.shape, dtype=tensor.dtype))
         if result.requires_grad:
@@ -275,29 +276,24 @@ def _place(function: Any = None) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-class _without_dropout:
+@contextlib.contextmanager
+def _without_dropout(record: Record) -> Iterator[None]:
     """Turns dropout off, and notes that a program has it."""
+    functional = torch.nn.functional
+    saved = {name: getattr(functional, name) for name in (*DROPOUTS, "scaled_dot_product_attention")}
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def identity(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        record.has_dropout |= bool(training and p)
+        return input
 
-    def __enter__(self) -> None:
-        functional = torch.nn.functional
-        self._saved = {name: getattr(functional, name) for name in (*DROPOUTS, "scaled_dot_product_attention")}
-        attention = self._saved["scaled_dot_product_attention"]
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **options: Any) -> Any:
+        record.has_dropout |= bool(dropout_p)
+        return saved["scaled_dot_product_attention"](query, key, value, attn_mask, 0.0, *args, **options)
 
-        def identity(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-            self._record.has_dropout |= bool(training and p)
-            return input
-
-        def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **options: Any) -> Any:
-            self._record.has_dropout |= bool(dropout_p)
-            return attention(query, key, value, attn_mask, 0.0, *args, **options)
-
-        for name in DROPOUTS:
-            setattr(functional, name, identity)
-        functional.scaled_dot_product_attention = attend
-
-    def __exit__(self, *_: Any) -> None:
-        for name, function in self._saved.items():
-            setattr(torch.nn.functional, name, function)
+    for name in saved:
+        setattr(functional, name, identity if name in DROPOUTS else attend)
+    try:
+        yield
+    finally:
+        for name, function in saved.items():
+            setattr(functional, name, function)

@@ -40,7 +40,8 @@ class Slices:
     def find(self, rank: int, shapes: Mapping[int, Sequence[int]], whole: Any, value: Any, tolerance: float, is_noted: bool) -> Slice | None:
         """Returns which slice of the whole a rank has: the first that agrees, or else the most probable one. None: it can be none."""
         if tuple(value.shape) == tuple(whole.shape):
-            return (None,) * whole.dim()
+            everything: Slice = (None,) * whole.dim()
+            return everything
         if value.dim() != whole.dim() or not all(0 < one <= all_ for one, all_ in zip(value.shape, whole.shape)):
             return None
         first: Slice | None = None
