@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -205,20 +207,6 @@ def uneven(rank, ranks, is_right=True):
     return training(model, words[rows], targets[rows], loss=loss)
 
 
-def strided(rank, ranks):
-    model = DDP(Model())
-    words, targets = data()
-    return training(model, words[rank::ranks], targets[rank::ranks])
-
-
-def checkpointed(rank, ranks):
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-
-    model = Model()
-    apply_activation_checkpointing(model, check_fn=lambda it: isinstance(it, Block))
-    return training(DDP(model), *mine(rank, ranks, *data()))
-
-
 def two_dimensions(rank, ranks):
     """FSDP2 over two ranks, tensor parallelism over two others."""
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -281,14 +269,6 @@ def own_tensor_parallel(rank, ranks, fault=""):
     model = Model()
     model.blocks = nn.ModuleList(OwnBlock(it, rank, ranks, fault) for it in model.blocks)
     return training(model, *data())
-
-
-def zero(rank, ranks):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    model = DDP(Model())
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
-    return training(model, *mine(rank, ranks, *data()), optimizer)
 
 
 class Stage(nn.Module):
@@ -371,9 +351,6 @@ RIGHT = {
     "uneven tokens": (uneven, one(ignored=9), 2),
     "fsdp": (fsdp, single, 2),
     "own tensor parallel": (own_tensor_parallel, single, 2),
-    "zero": (zero, single, 2),
-    "strided batch": (strided, single, 2),
-    "checkpoints": (checkpointed, single, 2),
     "tensor parallel": (tensor_parallel, single, 2),
     "vocabulary parallel": (vocabulary_parallel, single, 2),
     "fsdp and tensor parallel": (two_dimensions, single, 4),
@@ -383,13 +360,16 @@ RIGHT = {
 # Faults that were reported, with the mended form. Each function gets whether it is right.
 
 
-class Regression(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
+def regression():
+    return nn.Sequential(OrderedDict(layer=nn.Linear(WIDTH, WIDTH)))
 
-    def forward(self, x):
-        return self.layer(x)
+
+def scores():
+    return nn.Sequential(OrderedDict(head=nn.Linear(WIDTH, WORDS, bias=False)))
+
+
+def flags():
+    return nn.Sequential(OrderedDict(first=nn.Linear(WIDTH, WIDTH), relu=nn.ReLU(), second=nn.Linear(WIDTH, WIDTH)))
 
 
 def replicated(module, ranks):
@@ -407,13 +387,13 @@ def rows(count):
 
 def mean_single():
     x, y = rows(5)
-    return sgd(Regression(), x, y)
+    return sgd(regression(), x, y)
 
 
 def mean(rank, ranks, is_right):
     """pytorch 162692: the mean of a DTensor whose shards have other sizes was the mean of their means."""
     x, y = (distribute_tensor(it, mesh(ranks), [Shard(0)]) for it in rows(5))
-    model = replicated(Regression(), ranks)
+    model = replicated(regression(), ranks)
 
     def loss(out, y):
         error = (out - y).square()
@@ -464,26 +444,17 @@ def lost_update(rank, ranks, is_right):
     return training(model, *mine(rank, ranks, *data()), torch.optim.AdamW(kept, lr=0.01))
 
 
-class Scores(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, x):
-        return self.head(x)
-
-
 def entropy(logits, _):
     return -(logits.log_softmax(-1) * logits.softmax(-1)).sum(-1).mean()
 
 
 def entropy_single():
-    return sgd(Scores(), *rows(6), entropy)
+    return sgd(scores(), *rows(6), entropy)
 
 
 def log_softmax(rank, ranks, is_right):
     """pytorch 190746: in `loss_parallel()`, the gradient of a log_softmax that no cross_entropy follows is that of the identity."""
-    model = Scores()
+    model = scores()
     parallelize_module(model, mesh(ranks), {"head": ColwiseParallel(use_local_output=False)})
     x, y = rows(6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
@@ -500,7 +471,7 @@ def log_softmax(rank, ranks, is_right):
 
 
 def bias_single():
-    return sgd(Regression(), *rows(6))
+    return sgd(regression(), *rows(6))
 
 
 class RowParallel(nn.Module):
@@ -517,36 +488,30 @@ class RowParallel(nn.Module):
 
 
 def partial_bias(rank, ranks, is_right):
-    model = Regression()
+    model = regression()
     model.layer = RowParallel(model.layer, rank, ranks, is_right)
     return sgd(model, *rows(6))
 
 
-class Mapped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def act(self, x):
-        return x * 2
+class Doubled(nn.Linear):
+    is_right = None
 
     def forward(self, x):
-        return self.act(self.layer(x))
+        x = super().forward(x)
+        if not isinstance(x, DTensor):
+            return x * 2
+        whole = {"shape": x.shape, "stride": x.stride()} if self.is_right else {}
+        return DTensor.from_local(x.to_local() * 2, x.device_mesh, x.placements, **whole)
 
 
 def mapped_single():
-    return Mapped(), rows(5)[:1]
+    return Doubled(WIDTH, WIDTH), rows(5)[:1]
 
 
 def uneven_map(rank, ranks, is_right):
     """pytorch 172812: `local_map` took for the size of the whole that of this rank's shard times the number of ranks."""
-    model = replicated(Mapped(), ranks)
-
-    def act(x):
-        whole = {"shape": x.shape, "stride": x.stride()} if is_right else {}
-        return DTensor.from_local(x.to_local() * 2, x.device_mesh, x.placements, **whole)
-
-    model.act = act
+    model = replicated(Doubled(WIDTH, WIDTH), ranks)
+    model.is_right = is_right
     return model, (distribute_tensor(rows(5)[0], mesh(ranks), [Shard(0)]),)
 
 
@@ -557,12 +522,12 @@ def smoothed_single():
     def loss(logits, y):
         return F.cross_entropy(logits, y, label_smoothing=SMOOTHING)
 
-    return sgd(Scores(), rows(6)[0], torch.arange(6), loss)
+    return sgd(scores(), rows(6)[0], torch.arange(6), loss)
 
 
 def smoothing(rank, ranks, is_right):
     """Megatron-LM 737: label smoothing takes the mean of the log probabilities over this rank's part of the vocabulary."""
-    model = Scores()
+    model = scores()
     part = WORDS // ranks
     model.head.weight = nn.Parameter(model.head.weight.detach().chunk(ranks)[rank].clone())
 
@@ -574,26 +539,17 @@ def smoothing(rank, ranks, is_right):
         mean = Sum.apply(logits.sum(-1)) / WORDS if is_right else logits.mean(-1)
         return total.log().mean() - ((1 - SMOOTHING) * Sum.apply(found) + SMOOTHING * mean).mean()
 
-    model.forward = lambda x: model.head(Copy.apply(x))
+    model.register_forward_pre_hook(lambda _, inputs: Copy.apply(*inputs))
     return sgd(model, rows(6)[0], torch.arange(6), loss)
 
 
-class Flags(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu())
-
-
 def crossed_single():
-    return sgd(Flags(), *rows(6), total)
+    return sgd(flags(), *rows(6), total)
 
 
 def crossed(rank, ranks, is_right):
     """unsloth-zoo 967: ranks make other collectives of one size in another order, and get each other's sums."""
-    model = Flags()
+    model = flags()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = mine(rank, ranks, *rows(6))
 

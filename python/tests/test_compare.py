@@ -44,7 +44,6 @@ def test_a_reported_fault_is_named_and_its_mended_form_is_not(name):
     "parallel, options, single, title, pattern, ranks",
     [
         (programs.uneven, {"is_right": False}, {"ignored": 9}, "the gradient of `head.weight`", "local mean", (0, 1)),
-        (programs.own_tensor_parallel, {"fault": "sum"}, {}, "the result of `blocks.0`", "drift", (0, 1)),
         (programs.ddp, {"fault": "rows"}, {}, "an input of the model", "rows", (0, 1)),
         (programs.ddp, {"fault": "sum"}, {}, "the gradient of `head.weight`", "twice", (0, 1)),
         (programs.ddp, {"fault": "drift"}, {}, "the update of `norm.bias`", "drift", (1,)),
