@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hir_executor::{
     AttentionLibrary, AttentionTask, CallerPort, DeviceTensor, ExecutorError, InProcessDevice,
-    InProcessProgram, PortBuffer, ProcessGroup, backend,
+    InProcessProgram, LoadOptions, PortBuffer, ProcessGroup, backend,
 };
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -115,9 +115,18 @@ impl Gpu {
         Ok(Self { gpu, group })
     }
 
-    /// Prepares a program; with `captures`, runs whose addresses repeat become CUDA graphs. All ranks have to call this.
-    fn load(&self, py: Python<'_>, world: &World, captures: bool) -> PyResult<GpuProgram> {
-        let program = py.detach(|| Arc::clone(&self.gpu).load(&world.world, &*self.group, captures));
+    /// Prepares a program; with `captures`, runs whose addresses repeat become CUDA graphs. A run may write to the `donated` inputs, by name. All
+    /// ranks have to call this.
+    #[pyo3(signature = (world, captures, donated = Vec::new()))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        world: &World,
+        captures: bool,
+        donated: Vec<String>,
+    ) -> PyResult<GpuProgram> {
+        let options = LoadOptions { captures, donated: &donated };
+        let program = py.detach(|| Arc::clone(&self.gpu).load(&world.world, &*self.group, options));
         let program = program.map_err(|it| error::failed(py, it))?;
         Ok(GpuProgram { program, group: Arc::clone(&self.group) })
     }

@@ -38,7 +38,8 @@ def check(status: int) -> None:
 
 program = hir.read(world).run_passes(job["passes"].item())
 gpu = _hir.Gpu(rank, rank, ranks, exchange)
-loaded = gpu.load(program._world(ranks), True)
+donated = list(job["donated"])
+loaded = gpu.load(program._world(ranks), True, donated)
 cuda = ctypes.CDLL(os.environ["HIR_CUDA"])
 stream = ctypes.c_void_p()
 check(cuda.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0))
@@ -61,6 +62,13 @@ for run in range(runs):
         keep.append(data)
         check(cuda.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(addresses[port[1]]), ctypes.c_void_p(data.ctypes.data), data.nbytes, stream))
     loaded.run(addresses, stream.value)
+    for port in loaded.inputs():
+        after = np.empty_like(job[f"{port[0]}-{run}"][rank])
+        check(cuda.cuStreamSynchronize(stream))
+        check(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(after.ctypes.data), ctypes.c_uint64(addresses[port[1]]), after.nbytes))
+        if (after != job[f"{port[0]}-{run}"][rank]).any():
+            assert port[0] in donated
+            print("overwritten:", port[0])
     for name, buffer, offset, shape, strides in loaded.outputs():
         _, length, _, _, _ = loaded.buffers()[buffer]
         whole = np.empty(length, np.float32)

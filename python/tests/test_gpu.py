@@ -44,7 +44,7 @@ def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
         {name: generator.integers(-3, 4, shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(runs)
     ]
     arrays = {f"{name}-{run}": array for run in range(runs) for name, array in inputs[run].items()}
-    np.savez(tmp_path / "job.npz", program=text, passes=passes, ranks=ranks, runs=runs, **arrays)
+    np.savez(tmp_path / "job.npz", program=text, passes=passes, ranks=ranks, runs=runs, donated=[], **arrays)
     printed = run_ranks(emulator, tmp_path, ranks)
     program = hir.read(text)
     for run in range(runs):
@@ -55,13 +55,31 @@ def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
     assert all("refused: " in it and "at 0x10" in it for it in printed), printed
 
 
+@pytest.mark.parametrize("donated", [[], ["T0"]])
+def test_results_lie_in_inputs_that_are_given_away(emulator, tmp_path, donated):
+    tensors = [f"T{it}_g_float[iS0{{8}}, iS1{{8}}]" for it in range(5)]
+    products = (f"  {tensors[it + 1]} = matmul({tensors[it if it > 1 else 0]}, {tensors[1]})\n" for it in range(1, 4))
+    text = f"%HostIrContainer {{ ({tensors[0]}, {tensors[1]}) -> ({tensors[4]}) :\n{''.join(products)}}} // %HostIrContainer\n"
+    runs = 5
+    inputs = [
+        {name: np.random.default_rng(run).integers(-3, 4, (1, 8, 8)).astype(np.float32) for name in ("T0", "T1")} for run in range(runs)
+    ]
+    arrays = {f"{name}-{run}": array for run in range(runs) for name, array in inputs[run].items()}
+    np.savez(tmp_path / "job.npz", program=text, passes="", ranks=1, runs=runs, donated=donated, **arrays)
+    [printed] = run_ranks(emulator, tmp_path, 1)
+    assert printed.count("overwritten: T0") == runs * len(donated), printed
+    for run in range(runs):
+        first, second = (inputs[run][name][0] for name in ("T0", "T1"))
+        np.testing.assert_array_equal(np.load(tmp_path / f"out-T4-{run}-0.npy"), first @ second @ second @ second)
+
+
 def test_a_plan_that_makes_the_host_wait_runs_step_by_step(emulator, tmp_path):
     text = (ROOT / "tests/cases/check/host-wait.hir").read_text()
     # More runs with the same addresses than it takes to capture one.
     ranks, runs = 2, 4
     inputs = np.random.default_rng(0).integers(-3, 4, (runs, ranks, 4)).astype(np.float32)
     arrays = {f"T0-{run}": inputs[run] for run in range(runs)}
-    np.savez(tmp_path / "job.npz", program=text, passes="", ranks=ranks, runs=runs, **arrays)
+    np.savez(tmp_path / "job.npz", program=text, passes="", ranks=ranks, runs=runs, donated=[], **arrays)
     printed = run_ranks(emulator, tmp_path, ranks)
     for run in range(runs):
         for rank in range(ranks):

@@ -13,7 +13,8 @@
 //! sufficient.
 //!
 //! With `PortMemory::Caller`, inputs that the program only reads and outputs have no memory here, as far as no other rank
-//! accesses them: the caller passes their addresses for each run. Until then they have addresses behind `CALLER_BASE`.
+//! accesses them: the caller passes their addresses for each run. Until then they have addresses behind `CALLER_BASE`. Private buffers may lie
+//! in outputs that are not yet written, and in inputs that the caller gives away, once they are read for the last time.
 //!
 //! Buffers that kernels keep in registers (`executable::registers`) have no memory. They have addresses behind `REGISTER_BASE`, which tell
 //! them apart.
@@ -29,7 +30,7 @@ mod offsets;
 mod signals;
 
 use lifetime::{Lifetime, lifetimes, unordered_lifetimes};
-use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
+use offsets::{LentMemory, LentWhen, LiveBuffer, Offset, SegmentOffsets, assign_offsets};
 use signals::SignalOffsets;
 pub(super) use signals::SignalSlice;
 
@@ -42,12 +43,17 @@ pub(super) const PACKET_EXPANSION: usize = 2;
 const SEGMENT_GRANULARITY: usize = 2 << 20;
 
 /// Whose memory holds inputs and outputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortMemory {
+#[derive(Clone, Copy, Debug)]
+pub enum PortMemory<'a> {
     /// They are buffers like all others.
     Segments,
-    /// The caller passes memory for each run, where no other rank accesses it, and with it what nothing keeps from run to run.
-    Caller,
+    /// The caller of this rank passes memory for each run, where no other rank accesses it, and with it what nothing keeps from run to run.
+    Caller {
+        /// This rank. The same is assumed of other ranks, whose memory nothing here depends on.
+        rank: usize,
+        /// The inputs, by name, whose values the caller does not need after the run.
+        donated: &'a [String],
+    },
 }
 
 /// Start of the addresses that stand for memory of the caller. No allocation has such an address, and no other parameter of
@@ -61,15 +67,26 @@ pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
 /// Start of the addresses of buffers that kernels keep in registers, which no command has.
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;
 
+/// Where a buffer is, and from where its offset counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// Memory that other ranks do not access.
+    Private,
+    /// Memory that other ranks map.
+    Symmetric,
+    /// Memory of the caller, from `CALLER_BASE`.
+    Caller,
+    /// A part of the caller's memory for another buffer, which does not need it meanwhile; from `CALLER_BASE`.
+    Lent,
+    /// No memory, because kernels keep its elements in registers; from `REGISTER_BASE`.
+    Registers,
+}
+
 /// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlice {
-    /// Whether it is in the symmetric segment.
-    pub is_symmetric: bool,
-    /// Whether it is memory of the caller. Its offset is then one from `CALLER_BASE`.
-    pub is_callers: bool,
-    /// Whether it has no memory, because kernels keep its elements in registers. Its offset is then one from `REGISTER_BASE`.
-    pub in_registers: bool,
+    /// Where it is.
+    pub segment: Segment,
     /// Byte offset from the start of the segment.
     pub offset: usize,
     /// Length in bytes.
@@ -93,7 +110,7 @@ pub struct RankAssignment {
 impl RankAssignment {
     /// Returns, for each buffer of the rank's plan, whether others read or write it: ranks, or the caller of the program.
     pub fn escapes(&self, plan: &Plan) -> Vec<bool> {
-        let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.is_symmetric).collect();
+        let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.segment == Segment::Symmetric).collect();
         plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
         escapes
     }
@@ -183,16 +200,10 @@ impl BufferAssignment {
                 let holds_packets = packets.contains(&(plan.rank, number as BufferNo));
                 let size = if holds_packets { size * PACKET_EXPANSION } else { size };
                 let bytes = buffer.len.checked_mul(size).ok_or(error)?;
-                slices.push(BufferSlice {
-                    is_symmetric: *symmetric,
-                    is_callers: false,
-                    in_registers: false,
-                    offset: 0,
-                    bytes,
-                    holds_packets,
-                });
+                let segment = if *symmetric { Segment::Symmetric } else { Segment::Private };
+                slices.push(BufferSlice { segment, offset: 0, bytes, holds_packets });
             }
-            if ports == PortMemory::Caller {
+            if matches!(ports, PortMemory::Caller { .. }) {
                 assign_callers_memory(world, plan, &mut slices);
             }
             if let Some(registers) = registers.get(plan.rank) {
@@ -208,19 +219,22 @@ impl BufferAssignment {
         // Ranks with the same symmetric buffers use the same offset for each of them.
         let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for (rank, it) in ranks.iter().enumerate() {
-            let sizes = it.buffers.iter().filter(|it| it.is_symmetric).map(|it| it.bytes).collect();
+            let symmetric = it.buffers.iter().filter(|it| it.segment == Segment::Symmetric);
+            let sizes = symmetric.map(|it| it.bytes).collect();
             alike.entry(sizes).or_default().push(rank);
         }
         let (mut symmetric, mut without_reuse) = (signal_bytes, signal_bytes);
         for members in alike.values() {
-            let segment = assign_segment(&mut ranks, members, true, &lifetimes, signal_bytes)?;
+            let place = (Segment::Symmetric, signal_bytes);
+            let segment = assign_segment(&mut ranks, members, place, &lifetimes, &[])?;
             (symmetric, without_reuse) =
                 (symmetric.max(segment.end), without_reuse.max(segment.end_without_reuse));
         }
         let [symmetric, without_reuse] =
             [symmetric, without_reuse].map(|it| it.next_multiple_of(SEGMENT_GRANULARITY));
         for rank in 0..ranks.len() {
-            let segment = assign_segment(&mut ranks, &[rank], false, &lifetimes, 0)?;
+            let lent = lent_memory(&world[rank], &ranks[rank].buffers, &lifetimes[rank], ports);
+            let segment = assign_segment(&mut ranks, &[rank], (Segment::Private, 0), &lifetimes, &lent)?;
             (ranks[rank].private_bytes, ranks[rank].bytes_without_reuse) =
                 (segment.end, without_reuse.saturating_add(segment.end_without_reuse));
         }
@@ -258,11 +272,11 @@ impl BufferAssignment {
         let Some(rank) = self.ranks.get(plan.rank) else { return Vec::new() };
         let mut lines = vec![format!("{:<10} {:<12} {:>14} {:>14}", "buffer", "segment", "offset", "bytes")];
         for (slice, buffer) in rank.buffers.iter().zip(&plan.buffers) {
-            let segment = match (slice.is_symmetric, slice.is_callers) {
-                _ if slice.in_registers => "registers",
-                (true, _) => "symmetric",
-                (false, true) => "caller",
-                (false, false) => "private",
+            let segment = match slice.segment {
+                Segment::Private => "private",
+                Segment::Symmetric => "symmetric",
+                Segment::Caller | Segment::Lent => "caller",
+                Segment::Registers => "registers",
             };
             lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, slice.offset, slice.bytes));
         }
@@ -295,19 +309,18 @@ fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     found
 }
 
-/// Assigns offsets to the buffers of one segment. `members` are ranks with the same number of buffers of the
-/// same sizes; all of them get the same offsets.
+/// Assigns offsets from `start` on to the buffers of one segment. `members` are ranks with the same number of buffers of the
+/// same sizes; all of them get the same offsets. Buffers may also use what the caller lends.
 fn assign_segment(
     ranks: &mut [RankAssignment],
     members: &[usize],
-    symmetric: bool,
+    (which, start): (Segment, usize),
     lifetimes: &[Vec<Lifetime>],
-    start: usize,
+    lent: &[LentMemory],
 ) -> Result<SegmentOffsets, (usize, BufferNo)> {
     let numbers = |rank: &usize| -> Vec<usize> {
         let slices = ranks[*rank].buffers.iter().enumerate();
-        let is_member = |it: &BufferSlice| it.is_symmetric == symmetric && !it.is_callers && !it.in_registers;
-        slices.filter(|(_, it)| is_member(it)).map(|(number, _)| number).collect()
+        slices.filter(|(_, it)| it.segment == which).map(|(number, _)| number).collect()
     };
     let numbers: Vec<Vec<usize>> = members.iter().map(numbers).collect();
     let live_buffer = |at: usize| LiveBuffer {
@@ -321,10 +334,14 @@ fn assign_segment(
     let count = numbers.first().map_or(0, Vec::len);
     let live_buffers: Vec<LiveBuffer> = (0..count).map(live_buffer).collect();
     let segment =
-        assign_offsets(&live_buffers, start).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
+        assign_offsets(&live_buffers, start, lent).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
     for (rank, numbers) in members.iter().zip(&numbers) {
         for (number, offset) in numbers.iter().zip(&segment.offsets) {
-            ranks[*rank].buffers[*number].offset = *offset;
+            let slice = &mut ranks[*rank].buffers[*number];
+            (slice.segment, slice.offset) = match offset {
+                Offset::Segment(it) => (which, *it),
+                Offset::Lent(it) => (Segment::Lent, *it),
+            };
         }
     }
     Ok(segment)
@@ -334,7 +351,7 @@ fn assign_segment(
 fn assign_registers(registers: &FxHashSet<BufferNo>, slices: &mut [BufferSlice]) {
     let mut end = 0;
     for (_, slice) in (0..).zip(slices).filter(|(number, _)| registers.contains(number)) {
-        (slice.in_registers, slice.offset) = (true, end);
+        (slice.segment, slice.offset) = (Segment::Registers, end);
         end += slice.bytes.next_multiple_of(ALIGNMENT);
     }
 }
@@ -349,12 +366,44 @@ fn assign_callers_memory(world: &World, plan: &Plan, slices: &mut [BufferSlice])
         let slice = &mut slices[buffer];
         // The caller's inputs keep their values.
         let is_overwritten = inputs.contains(&buffer) && written[buffer];
-        if slice.is_symmetric || slice.is_callers || is_overwritten || slice.bytes == 0 {
+        if slice.segment != Segment::Private || is_overwritten || slice.bytes == 0 {
             continue;
         }
-        (slice.is_callers, slice.offset) = (true, end);
-        end += slice.bytes.next_multiple_of(ALIGNMENT);
+        (slice.segment, slice.offset) = (Segment::Caller, end);
+        // What the caller passes for two buffers does not adjoin.
+        end += slice.bytes.next_multiple_of(ALIGNMENT) + ALIGNMENT;
     }
+}
+
+/// Returns the caller's memory that private buffers may use: that of outputs before they are written, and that of donated inputs after their
+/// last use. Memory of which all uses are not known is not lent.
+fn lent_memory<'a>(
+    plan: &Plan,
+    slices: &[BufferSlice],
+    lifetimes: &'a [Lifetime],
+    ports: PortMemory,
+) -> Vec<LentMemory<'a>> {
+    let PortMemory::Caller { rank, donated } = ports else { return Vec::new() };
+    if rank != plan.rank {
+        return Vec::new();
+    }
+    let number = |it: &IoBinding| it.shard.view.as_ref().map(|view| view.buffer);
+    let inputs: FxHashSet<BufferNo> = plan.inputs.iter().filter_map(number).collect();
+    let outputs: FxHashSet<BufferNo> =
+        plan.outputs.iter().filter_map(number).chain(plan.live_out.iter().copied()).collect();
+    let given = plan.inputs.iter().filter(|it| donated.contains(&it.name)).filter_map(number);
+    let given: FxHashSet<BufferNo> = given.filter(|it| !outputs.contains(it)).collect();
+    let mut lent = Vec::new();
+    for (at, (slice, lifetime)) in slices.iter().zip(lifetimes).enumerate() {
+        let at = at as BufferNo;
+        let is_input = given.contains(&at);
+        let is_output = !inputs.contains(&at) && !lifetime.needs_own_memory;
+        if slice.segment == Segment::Caller && lifetime.first_use.is_some() && (is_input || is_output) {
+            let when = if is_input { LentWhen::AfterLastUse } else { LentWhen::BeforeFirstUse };
+            lent.push(LentMemory { offset: slice.offset, bytes: slice.bytes, lifetime, when });
+        }
+    }
+    lent
 }
 
 /// Returns, for each buffer of a rank, whether some rank writes to it while the program runs.

@@ -16,7 +16,9 @@ use super::{
     library_state::LibraryState,
     progress::ProgressWords,
 };
-use hir_executor::{AttentionLibrary, CallerPorts, InProcessDevice, InProcessProgram, RunProgress};
+use hir_executor::{
+    AttentionLibrary, CallerPorts, InProcessDevice, InProcessProgram, LoadOptions, RunProgress,
+};
 use hir_plan::World;
 
 /// The GPU of this rank.
@@ -75,14 +77,14 @@ impl InProcessDevice for InProcessGpu {
         self: Arc<Self>,
         world: &Arc<World>,
         peers: &dyn ProcessGroup,
-        captures: bool,
+        options: LoadOptions,
     ) -> Result<Box<dyn InProcessProgram>, ExecutorError> {
         let mut guard = self.lock()?;
         let state = &mut *guard;
         // Runs follow each other, so all programs use the same streams.
         state.device.reuse_streams();
         let (device, libraries) = (Rc::clone(&state.device), &mut state.libraries);
-        let program = CallerProgram::new(world, peers, device, libraries, captures)?;
+        let program = CallerProgram::new(world, peers, device, libraries, options)?;
         let (ports, notes, progress) = (program.ports().clone(), program.notes(), program.progress());
         state.programs.push(program);
         let number = state.programs.len() - 1;

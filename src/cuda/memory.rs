@@ -7,7 +7,8 @@ use grammar::dtype::{Class, DType};
 use super::{
     ExecutorError, ProcessGroup,
     buffer_assignment::{
-        ALIGNMENT, BufferAssignment, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment, TEMPORARY_BASE,
+        ALIGNMENT, BufferAssignment, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment, Segment,
+        TEMPORARY_BASE,
     },
     device::{Device, Stream},
     discover,
@@ -50,7 +51,7 @@ impl DeviceMemory {
             .ok_or_else(|| ExecutorError::Internal(format!("no plan for rank {rank}")))?;
         let (private, temporary_end) = match ports {
             PortMemory::Segments => (device.allocate(rank, own.private_bytes)?, None),
-            PortMemory::Caller => (TEMPORARY_BASE, Some(own.private_bytes)),
+            PortMemory::Caller { .. } => (TEMPORARY_BASE, Some(own.private_bytes)),
         };
         let segment = device.allocate(rank, layout.symmetric_bytes)?;
         let touched = device.allocate(rank, size_of::<u32>())?;
@@ -166,11 +167,14 @@ impl DeviceMemory {
     pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, ExecutorError> {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         let base = match slice {
-            Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
-            Some(it) if it.in_registers && rank == self.rank => Some(REGISTER_BASE),
-            Some(it) if it.is_callers && rank == self.rank => Some(CALLER_BASE),
-            Some(_) if rank == self.rank => Some(self.private),
-            Some(_) | None => None,
+            Some(it) => match it.segment {
+                Segment::Symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
+                _ if rank != self.rank => None,
+                Segment::Registers => Some(REGISTER_BASE),
+                Segment::Caller | Segment::Lent => Some(CALLER_BASE),
+                Segment::Private => Some(self.private),
+            },
+            None => None,
         };
         match (slice, base) {
             (Some(slice), Some(base)) => Ok(base + slice.offset as u64),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    buffer_assignment::{ALIGNMENT, BufferAssignment, SignalSlice},
+    buffer_assignment::{ALIGNMENT, BufferAssignment, PortMemory, Segment, SignalSlice},
     executable::count_waiting_blocks,
 };
 use hir_plan::{
@@ -41,7 +41,7 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     let plans = vec![plan(0, &[8, 1000], vec![wait, get]), plan(1, &[300, 8], vec![signal])];
     let assignment = assign(plans)?;
     let symmetric = |rank: usize| -> Vec<bool> {
-        assignment.ranks[rank].buffers.iter().map(|it| it.is_symmetric).collect()
+        assignment.ranks[rank].buffers.iter().map(|it| it.segment == Segment::Symmetric).collect()
     };
     assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
     assert!(assignment.share_memory(0, 1) && assignment.share_memory(1, 0));
@@ -148,6 +148,35 @@ fn done_signals_awaited_in_kernels_have_a_word_for_each_block() -> Result<(), (u
     assert_eq!(words(100_000, "NCCL, algo=two-shot", ready)?, [(1, false); 2]);
     // Another stream than that of the kernel waits.
     assert_eq!(words(100_000, "CUDA, algo=two-shot", done)?, [(1, false); 2]);
+    Ok(())
+}
+
+/// What is written before the output, and what is written after the last use of the input, needs no memory of its own.
+#[test]
+fn callers_lend_inputs_and_outputs() -> Result<(), (usize, u32)> {
+    let allocate =
+        |it| format!("  T{it} = ALLOCATE(mem_type=global, zero_init=false)\n  T{it} = abs(T{});\n", it - 1);
+    let text = format!(
+        "{}%HostIrContainer {{ (T0) -> (T5) :\n{}}} // %HostIrContainer\n",
+        (0..6).map(|it| format!("%tensor T{it}_g_float[iS0{{128}}]\n")).collect::<String>(),
+        (1..6).map(allocate).collect::<String>()
+    );
+    let world = plans_of_text(&text, 1).unwrap_or_default();
+    let segments = |donated: &[String]| -> Result<_, (usize, u32)> {
+        let it = BufferAssignment::with_ports(&world, PortMemory::Caller { rank: 0, donated }, &[])?;
+        let of_rank = &it.ranks[0];
+        Ok((
+            of_rank.buffers.iter().map(|it| (it.segment, it.offset)).collect::<Vec<_>>(),
+            of_rank.private_bytes,
+        ))
+    };
+    let (input, output) = (0, 4 * ALIGNMENT - ALIGNMENT);
+    let (caller, lent, own) = (Segment::Caller, Segment::Lent, (Segment::Private, 0));
+    let kept = [(caller, input), (lent, output), own, (lent, output), own, (caller, output)];
+    assert_eq!(segments(&[])?, (kept.to_vec(), 2 * ALIGNMENT));
+    let given =
+        [(caller, input), (lent, output), (lent, input), (lent, output), (lent, input), (caller, output)];
+    assert_eq!(segments(&["T0".to_owned()])?, (given.to_vec(), 0));
     Ok(())
 }
 

@@ -9,8 +9,7 @@ use hir_plan::World;
 
 /// The device of this rank. Any thread may use it.
 pub trait InProcessDevice: Send + Sync {
-    /// Prepares this rank's plan. With `captures`, runs whose addresses repeat are captured and replayed. All ranks have to call
-    /// this with the same plans, in the same order.
+    /// Prepares this rank's plan. All ranks have to call this with the same plans, in the same order.
     ///
     /// # Errors
     /// The plan requires something that the executor does not support, or a rank does not answer.
@@ -18,8 +17,17 @@ pub trait InProcessDevice: Send + Sync {
         self: Arc<Self>,
         world: &Arc<World>,
         peers: &dyn ProcessGroup,
-        captures: bool,
+        options: LoadOptions<'_>,
     ) -> Result<Box<dyn InProcessProgram>, ExecutorError>;
+}
+
+/// How a plan runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions<'a> {
+    /// Whether runs whose addresses repeat are captured and replayed.
+    pub captures: bool,
+    /// The inputs of this rank, by name, of which the caller does not need the values after a run: the run may write to their memory.
+    pub donated: &'a [String],
 }
 
 /// A plan that is ready to run on the device of this rank.

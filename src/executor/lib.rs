@@ -41,6 +41,6 @@ pub use attention::{AttentionLibrary, AttentionTask, DeviceTensor};
 pub use backend::{Backend, RankDevice, backend, install_backend};
 pub use error::ExecutorError;
 pub use executor::{Executor, RunProgress};
-pub use in_process::{CallerPort, CallerPorts, InProcessDevice, InProcessProgram, PortBuffer};
+pub use in_process::{CallerPort, CallerPorts, InProcessDevice, InProcessProgram, LoadOptions, PortBuffer};
 pub use measurement::{CallCost, HostProfile, InstTime, LineProfile, RunTimes, TimedRuns, Timing, WarmUp};
 pub use process_group::{ProcessGroup, SingleProcess};

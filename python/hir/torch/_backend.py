@@ -64,7 +64,7 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     piece = piece_of(module)
     job()  # Other ranks may wait for this one from now on.
 
-    saved: dict[str, tuple[int, ...]] = {}
+    saved: dict[str, tuple[tuple[int, ...], bool]] = {}
 
     def compiler(direction: str) -> Any:
         return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece, saved).run)
@@ -96,8 +96,10 @@ capture_transfers()
 class _Compiled:
     """A compiled graph of this rank. Its first run makes the program of all ranks that communicate with each other in it."""
 
-    def __init__(self, module: Any, direction: str, options: Options, piece: str | None, saved: dict[str, tuple[int, ...]]) -> None:
-        """``saved`` are the strides of what the forward graph saves for the backward graph, by the names that both have for it."""
+    def __init__(
+        self, module: Any, direction: str, options: Options, piece: str | None, saved: dict[str, tuple[tuple[int, ...], bool]]
+    ) -> None:
+        """``saved`` is what the forward graph saves for the backward graph, by the names that both have for it (`GpuProgram.saved`)."""
         self._module, self._options, self._saved = module, options, saved
         self._device = _device_of(module)
         graph = replace(graph_of(module, direction), piece=piece)
@@ -119,7 +121,9 @@ class _Compiled:
         #: What the graph says about each output: a tensor of the expected type and strides.
         self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._output.args[0]]
         #: The number of outputs that are not saved for the backward graph.
-        self._returned = _returned(len(self._expected)) if direction == "forward" else len(self._expected)
+        self._returned = _metadata("num_forward", len(self._expected)) if direction == "forward" else len(self._expected)
+        #: The numbers of the inputs that nobody needs once this graph has run.
+        self._donated: Sequence[int] = _metadata("bw_donated_idxs", ()) if direction == "backward" else ()
 
     def run(self, *args: Any) -> Any:
         if self._gpu is None and self._reason is None:
@@ -196,13 +200,14 @@ class _Compiled:
 
     def _prepare_gpu(self) -> None:
         """Loads the program of all ranks on the GPU of this one."""
-        self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, self._saved)
+        strides = {name: it for name, (it, _) in self._saved.items()}
+        self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, strides)
         found = self._program_of_call()
         if found is not None:
             self._gpu = self._on_gpu(found[0])
         if self._gpu is not None:
-            strides = self._gpu.saved_strides()
-            self._saved.update((self._output.args[0][number].name, it) for number, it in strides.items())
+            saved = self._gpu.saved()
+            self._saved.update((self._output.args[0][number].name, it) for number, it in saved.items())
 
     def _imported(self, graphs: Sequence[Graph]) -> TorchProgram | str:
         """The program of the ranks, checked, or why hir cannot import it."""
@@ -258,6 +263,7 @@ class _Compiled:
                 self._graph.rank,
                 self._device,
                 returned=self._returned,
+                donated=[number for number in self._donated if self._saved.get(self._placeholders[number].name, ((), False))[1]],
                 timeout=options.timeout,
                 graph=options.graph,
             )
@@ -290,13 +296,13 @@ def _warn_once(messages: Sequence[str]) -> None:
             warnings.warn(f"not checked: {it}", stacklevel=2)
 
 
-def _returned(outputs: int) -> int:
-    """The number of outputs of the forward graph that is compiled which are not only saved for the backward graph."""
+def _metadata(name: str, default: Any) -> Any:
+    """What AOTAutograd knows of the forward graph for the graph that is compiled: the number of outputs that are not only saved
+    (``num_forward``), the inputs of the backward graph that nobody needs afterwards (``bw_donated_idxs``)."""
     import torch
 
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    number = getattr(metadata, "num_forward", None)
-    return number if isinstance(number, int) else outputs
+    found = getattr(getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None), name, None)
+    return default if found is None else found
 
 
 def _device_of(module: Any) -> Any:

@@ -127,9 +127,21 @@ class GpuProgram:
     """A program that is ready to run on the GPU of this rank. All its ranks have to create it, and to run it equally often."""
 
     def __init__(
-        self, program: TorchProgram, passes: str, rank: int, device: Any, *, returned: int, timeout: float, graph: bool
+        self,
+        program: TorchProgram,
+        passes: str,
+        rank: int,
+        device: Any,
+        *,
+        returned: int,
+        donated: Sequence[int],
+        timeout: float,
+        graph: bool,
     ) -> None:
-        """The first ``returned`` outputs are those of the function. The others are only saved for the backward graph."""
+        """The first ``returned`` outputs are those of the function. The others are only saved for the backward graph.
+
+        A run may write to the inputs with the numbers ``donated``, which nothing needs afterwards and which share no memory with other inputs.
+        """
         import torch
 
         self._device = device
@@ -142,7 +154,8 @@ class GpuProgram:
         # The caching allocator may hold all memory.
         torch.cuda.empty_cache()
         self._timeout = timeout
-        self._native: _hir.GpuProgram = self._exchange.together(lambda: gpu.load(world, graph), timeout)
+        given = [it.name for it in (self._inputs[number] for number in donated) if isinstance(it, Value)]
+        self._native: _hir.GpuProgram = self._exchange.together(lambda: gpu.load(world, graph, given), timeout)
         self._buffers = self._native.buffers()
         self._input_ports = {it[0]: it for it in self._native.inputs() if it}
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
@@ -159,9 +172,15 @@ class GpuProgram:
             LOG.info("%s: %s", self._name, note)
         WATCH.add(f"the program `{self._name}`", self._native.progress, timeout)
 
-    def saved_strides(self) -> dict[int, tuple[int, ...]]:
-        """The strides of the outputs that are saved for the backward graph as they are in memory, by number."""
-        return {number: self._strides(value) for number, value in enumerate(self._outputs) if number in self._saved}
+    def saved(self) -> dict[int, tuple[tuple[int, ...], bool]]:
+        """The outputs that are saved for the backward graph, by number: the strides in memory, and whether no other tensor has this memory."""
+        ports = [*self._input_ports.values(), *self._output_ports.values()]
+        found = {}
+        for number in self._saved:
+            value = self._outputs[number]
+            buffer = self._output_ports[value.name][1]
+            found[number] = (self._strides(value), sum(it[1] == buffer for it in ports) == 1)
+        return found
 
     def run(self, args: Sequence[Any], expected: Sequence[Any]) -> list[Any]:
         """Runs the program behind the work on the current stream, and returns its outputs, on which this stream may work.
@@ -169,19 +188,23 @@ class GpuProgram:
         ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are, but what is
         only saved has other strides and is a part of other tensors. An output that is an input is that object.
         """
+        import torch
+
         tensors: list[Any] = [None] * len(self._buffers)
         for i, (value, tensor) in enumerate(zip(self._inputs, args)):
             if isinstance(value, Value):
                 tensors[self._input_ports[value.name][1]] = self._bindable(i, tensor)
-        owners = self._allocate(tensors, expected)
+        # First, so that outputs get the memory that a smaller program before this one had.
         for number in self._temporary:
             tensors[number] = self._temporary_memory(self._buffers[number][1])
+        owners = self._allocate(tensors, expected)
         stream = self._stream()
         addresses = [0 if it is None else it.data_ptr() for it in tensors]
         if self._has_run:
             self._native.run(addresses, stream)
         else:
-            # The first run prepares libraries together with the other ranks.
+            # The first run prepares libraries together with the other ranks, for a moment in memory that the allocator has not.
+            torch.cuda.empty_cache()
             self._exchange.together(lambda: self._native.run(addresses, stream), self._timeout)
             self._has_run = True
         results: list[Any] = []

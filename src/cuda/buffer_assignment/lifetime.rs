@@ -11,9 +11,11 @@ use hir_plan::{
 /// The accesses of all ranks to one buffer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lifetime {
-    /// Whether the buffer neither gives its memory to another buffer nor takes memory from one: it is
-    /// accessed from outside the program, or an instruction reads it before the program writes it.
+    /// Whether the buffer neither gives its memory to another buffer nor takes memory from one: an instruction reads it before the program
+    /// writes it, or its accesses are not known.
     pub needs_own_memory: bool,
+    /// Whether the caller of the program accesses it before or after the run.
+    pub is_callers: bool,
     /// Position of its first access in the order in which `walk` visits all occurrences; `None` if there is
     /// no access.
     pub first_use: Option<usize>,
@@ -68,7 +70,7 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
     let mut all: Vec<Vec<Lifetime>> = world.iter().map(blank).collect();
     for (plan, all) in world.iter().zip(&mut all) {
         for buffer in plan.caller_buffers() {
-            all[buffer as usize].needs_own_memory = true;
+            all[buffer as usize].is_callers = true;
         }
     }
     let mut at = 0;
@@ -100,7 +102,7 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         touched.extend(read.map(|it| (occurrence.rank, *it, false)));
         for (rank, buffer, written) in touched {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
-            if let Some(it) = it.filter(|it| !it.needs_own_memory) {
+            if let Some(it) = it.filter(|it| it.is_callers || !it.needs_own_memory) {
                 it.record_access(at, &occurrence, written);
             }
         }

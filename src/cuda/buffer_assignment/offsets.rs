@@ -25,35 +25,77 @@ pub(super) struct LiveBuffer<'a> {
     pub lifetimes: Vec<&'a Lifetime>,
 }
 
+/// Memory outside of the segment that buffers may use for a part of the run.
+pub(super) struct LentMemory<'a> {
+    /// Byte offset in the memory of the caller.
+    pub offset: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+    /// When its owner uses it.
+    pub lifetime: &'a Lifetime,
+    pub when: LentWhen,
+}
+
+/// When memory is lent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LentWhen {
+    BeforeFirstUse,
+    AfterLastUse,
+}
+
+/// Where a buffer is.
+#[derive(Clone, Copy)]
+pub(super) enum Offset {
+    /// Byte offset from the start of the segment.
+    Segment(usize),
+    /// Byte offset in the memory of the caller.
+    Lent(usize),
+}
+
 /// The offsets of the buffers in a segment.
 pub(super) struct SegmentOffsets {
     /// Indexed by buffer.
-    pub offsets: Vec<usize>,
+    pub offsets: Vec<Offset>,
     /// End of the last buffer.
     pub end: usize,
     /// End of the last buffer if no memory were reused.
     pub end_without_reuse: usize,
 }
 
+/// Where lent memory begins among the offsets: behind all segments.
+const LENT: usize = 1 << 62;
+
 /// A range that its last buffer does not use any more, in the visiting order of `walk`. Maps are keyed by its
 /// start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FreeRange {
     end: usize,
-    last_buffer: usize,
+    user: RangeUser,
+}
+
+/// Who uses a range before or after it is free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct RangeUser {
+    /// The last buffer that has used it.
+    last_buffer: Option<usize>,
+    /// Index of the lent memory to which it belongs.
+    lent: Option<usize>,
 }
 
 impl LiveBuffer<'_> {
     /// Returns true if no instruction accesses the buffer.
     fn is_unused(&self) -> bool {
-        self.lifetimes.iter().all(|it| !it.needs_own_memory && (self.bytes == 0 || it.first_use.is_none()))
+        let is_unused = |it: &&Lifetime| {
+            !it.needs_own_memory && !it.is_callers && (self.bytes == 0 || it.first_use.is_none())
+        };
+        self.lifetimes.iter().all(is_unused)
     }
 
     /// Returns true if the buffer shares no memory with others. This includes a buffer that only some of the
     /// ranks access: on the ranks without an access, a later user of the memory is not ordered after an
     /// earlier one.
     fn needs_own_memory(&self) -> bool {
-        self.lifetimes.iter().any(|it| it.needs_own_memory || it.first_use.is_none())
+        self.lifetimes.iter().any(|it| it.needs_own_memory || it.is_callers || it.first_use.is_none())
     }
 
     /// Returns the positions of its first and last access on the first of its ranks.
@@ -65,13 +107,25 @@ impl LiveBuffer<'_> {
     fn ends_before(&self, other: &Self) -> bool {
         self.lifetimes.iter().zip(&other.lifetimes).all(|(mine, theirs)| mine.ends_before(theirs))
     }
+
+    /// Returns true if the owner of lent memory does not use it while this buffer lives.
+    fn may_use(&self, lent: &LentMemory) -> bool {
+        self.lifetimes.iter().all(|it| match lent.when {
+            LentWhen::BeforeFirstUse => it.ends_before(lent.lifetime),
+            LentWhen::AfterLastUse => lent.lifetime.ends_before(it),
+        })
+    }
 }
 
-/// Assigns offsets from `start` on.
+/// Assigns offsets from `start` on, or in lent memory.
 ///
 /// # Errors
 /// Returns the index of the buffer at which the total size overflows.
-pub(super) fn assign_offsets(buffers: &[LiveBuffer], start: usize) -> Result<SegmentOffsets, usize> {
+pub(super) fn assign_offsets(
+    buffers: &[LiveBuffer],
+    start: usize,
+    lent: &[LentMemory],
+) -> Result<SegmentOffsets, usize> {
     let mut end_without_reuse = start;
     let mut sizes = Vec::with_capacity(buffers.len());
     for (at, it) in buffers.iter().enumerate() {
@@ -98,6 +152,13 @@ pub(super) fn assign_offsets(buffers: &[LiveBuffer], start: usize) -> Result<Seg
     sharing.sort_by_key(|at| (buffers[*at].span(), *at));
     let followed = are_reused(buffers, &sharing);
     let mut free: BTreeMap<usize, FreeRange> = BTreeMap::new();
+    for (at, it) in lent.iter().enumerate() {
+        let (from, size) = (LENT + it.offset, it.bytes / ALIGNMENT * ALIGNMENT);
+        free.insert(
+            from,
+            FreeRange { end: from + size, user: RangeUser { last_buffer: None, lent: Some(at) } },
+        );
+    }
     // Ranges still in use, keyed by the position of their buffer's last access.
     let mut in_use: BinaryHeap<Reverse<(usize, usize, FreeRange)>> = BinaryHeap::new();
     for (at, followed) in sharing.into_iter().zip(followed) {
@@ -106,22 +167,35 @@ pub(super) fn assign_offsets(buffers: &[LiveBuffer], start: usize) -> Result<Seg
             in_use.pop();
             free.insert(from, range);
         }
-        let offset = find_gap(&free, size, end, |it| buffers[it].ends_before(&buffers[at]));
+        let is_free = |it: RangeUser| {
+            it.last_buffer.is_none_or(|it| buffers[it].ends_before(&buffers[at]))
+                && it.lent.is_none_or(|it| buffers[at].may_use(&lent[it]))
+        };
+        let offset = find_gap(&free, size, end, is_free);
         let until = offset + size;
         let taken: Vec<usize> = free.range(offset..until).map(|(from, _)| *from).collect();
+        let mut owner = None;
         for from in taken {
-            if let Some(rest) = free.remove(&from).filter(|it| it.end > until) {
+            let range = free.remove(&from);
+            owner = owner.or(range.and_then(|it| it.user.lent));
+            if let Some(rest) = range.filter(|it| it.end > until) {
                 free.insert(until, rest);
             }
         }
         if followed {
-            in_use.push(Reverse((last, offset, FreeRange { end: until, last_buffer: at })));
+            let user = RangeUser { last_buffer: Some(at), lent: owner };
+            in_use.push(Reverse((last, offset, FreeRange { end: until, user })));
         }
-        (offsets[at], end) = (offset, end.max(until));
+        offsets[at] = offset;
+        if offset < LENT {
+            end = end.max(until);
+        }
     }
     // Unused buffers lie inside the segment, too.
-    let end = offsets.iter().zip(&sizes).map(|(offset, size)| offset + size).fold(end, usize::max);
-    Ok(SegmentOffsets { offsets, end, end_without_reuse })
+    let own = offsets.iter().zip(&sizes).filter(|(offset, _)| **offset < LENT);
+    let end = own.map(|(offset, size)| offset + size).fold(end, usize::max);
+    let offset = |it: usize| if it < LENT { Offset::Segment(it) } else { Offset::Lent(it - LENT) };
+    Ok(SegmentOffsets { offsets: offsets.into_iter().map(offset).collect(), end, end_without_reuse })
 }
 
 /// Returns, for each buffer in `which`, whether another buffer can reuse its memory on all ranks. Other
@@ -142,15 +216,16 @@ fn find_gap(
     free: &BTreeMap<usize, FreeRange>,
     size: usize,
     end: usize,
-    is_free: impl Fn(usize) -> bool,
+    is_free: impl Fn(RangeUser) -> bool,
 ) -> usize {
-    let same = free.iter().take(LOOKS).find(|(from, it)| it.end - *from == size && is_free(it.last_buffer));
+    let same = free.iter().take(LOOKS).find(|(from, it)| it.end - *from == size && is_free(it.user));
     if let Some((from, _)) = same {
         return *from;
     }
     let mut run: Option<(usize, usize)> = None;
+    let mut last = end;
     for (from, range) in free.iter().take(LOOKS) {
-        if !is_free(range.last_buffer) {
+        if !is_free(range.user) {
             run = None;
             continue;
         }
@@ -158,7 +233,10 @@ fn find_gap(
         if range.end - start >= size {
             return start;
         }
+        if range.end == end {
+            last = start;
+        }
         run = Some((start, range.end));
     }
-    run.filter(|(_, to)| *to == end).map_or(end, |(start, _)| start)
+    last
 }

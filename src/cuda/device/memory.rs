@@ -31,6 +31,29 @@ impl Device {
         if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
             return Ok(address);
         }
+        let address = self.take_memory(rank, bytes)?;
+        self.resources.borrow_mut().blocks.push(MemoryBlock { address, bytes, used: true });
+        Ok(address)
+    }
+
+    /// Calls a function with device memory that is free again afterwards: what the function issues has to be complete when it returns.
+    ///
+    /// # Errors
+    /// As for `allocate`, and those of the function.
+    pub fn with_memory(
+        &self,
+        rank: usize,
+        bytes: usize,
+        work: impl FnOnce(u64) -> Result<(), ExecutorError>,
+    ) -> Result<(), ExecutorError> {
+        let address = self.take_memory(rank, bytes.max(256))?;
+        let done = work(address);
+        // SAFETY: the address came from `cuMemAlloc`; the call waits for what uses the memory, and nothing has the address any more.
+        let status = unsafe { (self.driver.cuMemFree_v2)(address) };
+        done.and(self.driver.check("cuMemFree", status))
+    }
+
+    fn take_memory(&self, rank: usize, bytes: usize) -> Result<u64, ExecutorError> {
         let mut address = 0;
         // SAFETY: the pointer is to a live address.
         let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes) };
@@ -42,7 +65,6 @@ impl Device {
             return Err(ExecutorError::OutOfMemory { rank, message });
         }
         self.driver.check("cuMemAlloc", status)?;
-        self.resources.borrow_mut().blocks.push(MemoryBlock { address, bytes, used: true });
         Ok(address)
     }
 

@@ -10,14 +10,14 @@ use std::{rc::Rc, sync::Arc};
 use super::{Engine, IssueMode, ProgressWords};
 use crate::{
     ExecutorError, ProcessGroup,
-    buffer_assignment::PortMemory,
+    buffer_assignment::{PortMemory, Segment},
     device::{Device, Event, Stream},
     executable::CallerMemory,
     graph::Graph,
     library_state::LibraryState,
 };
 use grammar::dtype::DType;
-use hir_executor::{CallerPort, CallerPorts, PortBuffer};
+use hir_executor::{CallerPort, CallerPorts, LoadOptions, PortBuffer};
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
 
 /// How a buffer of the caller is used.
@@ -57,7 +57,7 @@ pub(crate) struct CallerProgram {
 }
 
 impl CallerProgram {
-    /// Prepares this rank's plan; `captures` allows graphs. All ranks have to call this.
+    /// Prepares this rank's plan. All ranks have to call this.
     ///
     /// # Errors
     /// As for `Engine::new`; or ranks share memory, and not all of it is mapped.
@@ -66,9 +66,10 @@ impl CallerProgram {
         peers: &dyn ProcessGroup,
         device: Rc<Device>,
         libraries: &mut LibraryState,
-        captures: bool,
+        LoadOptions { captures, donated }: LoadOptions,
     ) -> Result<Self, ExecutorError> {
-        let engine = Engine::with_ports(world, peers, device, libraries, false, PortMemory::Caller)?;
+        let memory = PortMemory::Caller { rank: peers.rank(), donated };
+        let engine = Engine::with_ports(world, peers, device, libraries, false, memory)?;
         let assignment = &engine.memory.assignment;
         if assignment.shares_memory() && !engine.has_device_barrier() {
             return Err(ExecutorError::Environment(
@@ -81,7 +82,9 @@ impl CallerProgram {
         let (ports, uses) = ports(plan, &engine, &memory)?;
         let is_shared = |plan: &Plan, it: &IoBinding| {
             let view = it.shard.view.as_ref();
-            view.is_some_and(|it| assignment.ranks[plan.rank].buffers[it.buffer as usize].is_symmetric)
+            view.is_some_and(|it| {
+                assignment.ranks[plan.rank].buffers[it.buffer as usize].segment == Segment::Symmetric
+            })
         };
         let has_shared_inputs = world.iter().any(|plan| plan.inputs.iter().any(|it| is_shared(plan, it)));
         let capture_obstacle = engine.capture_obstacle().filter(|_| captures);
@@ -154,14 +157,15 @@ impl CallerProgram {
             }
         }
         let graph = self.graph(&direct)?;
-        let engine = &mut self.engine;
+        let engine = &self.engine;
         if !self.is_warm {
             // The first calls write to outputs, which the caller's earlier work may still use.
             engine.device.synchronize(stream)?;
-            engine.warm_up(peers)?;
+            self.warm_up(&direct, peers)?;
             peers.barrier()?;
             self.is_warm = true;
         }
+        let engine = &mut self.engine;
         let main = engine.main_stream;
         engine.device.record(self.entry, stream)?;
         engine.device.wait_event(main, self.entry)?;
@@ -181,6 +185,30 @@ impl CallerProgram {
         self.engine.count_run()?;
         self.engine.device.record(self.exit, main)?;
         self.engine.device.wait_event(stream, self.exit)
+    }
+
+    /// Makes the first calls of libraries for a run with these addresses. Where results lie in inputs, these keep their values until the run: other
+    /// memory takes the place of all that the caller passes.
+    fn warm_up(&mut self, addresses: &[u64], peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+        let (rank, engine) = (self.engine.memory.rank, &mut self.engine);
+        let slices = &engine.memory.assignment.ranks[rank].buffers;
+        let Some(largest) = slices.iter().filter(|it| it.segment == Segment::Caller).map(|it| it.bytes).max()
+        else {
+            return engine.warm_up(peers);
+        };
+        if !slices.iter().any(|it| it.segment == Segment::Lent) {
+            return engine.warm_up(peers);
+        }
+        let device = Rc::clone(&engine.device);
+        device.with_memory(rank, largest, |address| {
+            let of_caller = self.memory.buffers.iter().zip(addresses);
+            let others = of_caller
+                .map(|(it, own)| if it.buffer.is_some() { address } else { *own })
+                .collect::<Vec<_>>();
+            engine.executable.bind(&mut self.memory, &others)?;
+            engine.warm_up(peers)?;
+            engine.executable.bind(&mut self.memory, addresses)
+        })
     }
 
     /// Returns the index of the captured run with these addresses, which it captures if they repeat. Without one, makes the

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::{Executable, ScheduledCommand};
 use crate::{
     ExecutorError,
-    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment, TEMPORARY_BASE},
+    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment, Segment, TEMPORARY_BASE},
 };
 use hir_plan::{Arg, BufferNo, Inst, InstKind, Number, Plan};
 
@@ -51,7 +51,7 @@ impl CallerMemory {
         temporary_bytes: usize,
         commands: &[ScheduledCommand],
     ) -> Result<Self, ExecutorError> {
-        let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.is_callers);
+        let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.segment == Segment::Caller);
         let stand_in = |buffer, start: u64, bytes: usize| CallerBuffer {
             buffer,
             stand_in: start..start + bytes as u64,

@@ -12,7 +12,7 @@
 
 use crate::{
     ExecutorError,
-    buffer_assignment::{BufferAssignment, PACKET_EXPANSION},
+    buffer_assignment::{BufferAssignment, PACKET_EXPANSION, Segment},
     epilogue::{ProductEpilogue, added_to, product_epilogues},
     kernels::{
         self, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Launch, RowOp, RowReduction, ScalarFunction,
@@ -252,11 +252,11 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
 /// elements is as large.
 pub(super) fn relative_address(assignment: &BufferAssignment, rank: usize, buffer: BufferNo) -> u64 {
     let slice = &assignment.ranks[rank].buffers[buffer as usize];
-    let segment = match (slice.is_symmetric, slice.is_callers, slice.in_registers) {
-        (_, _, true) => 3,
-        (_, true, _) => 2,
-        (true, _, _) => 1,
-        (false, ..) => 0,
+    let segment = match slice.segment {
+        Segment::Private => 0,
+        Segment::Symmetric => 1,
+        Segment::Caller | Segment::Lent => 2,
+        Segment::Registers => 3,
     };
     (((4 * rank + segment + 1) << 44) + slice.offset) as u64
 }

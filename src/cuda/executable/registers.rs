@@ -7,7 +7,7 @@ use hir_plan::{BufferNo, Plan, World, sync::is_large_world};
 use rustc_hash::FxHashSet;
 
 use super::fusion::{FusionRole, relative_address, roles_without_gpu};
-use crate::buffer_assignment::{BufferAssignment, PortMemory};
+use crate::buffer_assignment::{BufferAssignment, PortMemory, Segment};
 
 /// Number of assignments that are tried before all buffers get memory.
 const ATTEMPTS: usize = 4;
@@ -69,7 +69,8 @@ fn in_registers(world: &World, plan: &Plan, assignment: &BufferAssignment) -> Fx
     let slices = &assignment.ranks[plan.rank].buffers;
     let is_private = |number: BufferNo| {
         let it = &slices[number as usize];
-        !it.is_symmetric && !it.is_callers && !it.holds_packets && it.bytes > 0
+        let is_own = matches!(it.segment, Segment::Private | Segment::Lent | Segment::Registers);
+        is_own && !it.holds_packets && it.bytes > 0
     };
     let mut found = FxHashSet::default();
     let mut in_memory = FxHashSet::default();

@@ -4,7 +4,7 @@ use grammar::source::Source;
 
 use super::{FusionRole, FusionScope, fusion_roles};
 use crate::{
-    buffer_assignment::{BufferAssignment, PortMemory},
+    buffer_assignment::{BufferAssignment, PortMemory, Segment},
     executable::assign_memory,
     kernels::{DeviceView, Kernel},
 };
@@ -262,7 +262,8 @@ fn what_kernels_keep_in_registers_has_no_memory() -> Result<(), String> {
         let world = plans(&program(inputs, outputs, body))?;
         let assignment = assign_memory(&world, PortMemory::Segments).map_err(|it| format!("{it:?}"))?;
         let rank = &assignment.ranks[0];
-        let names = world[0].buffers.iter().zip(&rank.buffers).filter(|(_, it)| it.in_registers);
+        let names =
+            world[0].buffers.iter().zip(&rank.buffers).filter(|(_, it)| it.segment == Segment::Registers);
         let names: Vec<&str> = names.map(|(it, _)| it.name.as_str()).collect();
         Ok((names.join(" "), rank.private_bytes))
     };
