@@ -28,7 +28,7 @@ SHORT = 0.002
 MAX_FRAMES = 100
 
 #: The modules of hir: their frames are none of the script.
-OWN = os.path.dirname(os.path.abspath(__file__))
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass
