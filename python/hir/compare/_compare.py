@@ -177,7 +177,7 @@ def _stopped(outcome: Outcome) -> StoppedError:
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         code = judge(outcome, None)
-    return StoppedError(text.getvalue().rstrip(), code or HANGS)
+    return StoppedError(text.getvalue().rstrip().replace("`hir job --cuda`", "`hir compare --cuda`"), code or HANGS)
 
 
 def _record(start: Start, build: Callable[..., Any], folder: Path, cuda: bool, noise: float) -> None:
