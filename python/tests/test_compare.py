@@ -102,7 +102,16 @@ def test_a_rank_that_fails_and_ranks_that_hang_are_named():
     def wrong():
         return 3
 
+    def leaving(rank, ranks):
+        raise SystemExit(0)
+
+    def renamed():
+        model, step = programs.single()
+        return torch.nn.ModuleList([model]), step
+
+    assert hir.torch.compare(programs.ddp, renamed, ranks=2).code == 7
     cases = [(hanging, programs.single, 4, "rank 0 calls barrier"), (programs.ddp, wrong, 1, "has to return (model, step)")]
+    cases.append((leaving, programs.single, 1, "ends before its step does"))
     for parallel, single, code, told in cases:
         with pytest.raises(hir.HirError, match="FAILED") as error:
             hir.torch.compare(parallel, single, ranks=2)

@@ -110,6 +110,8 @@ def compare(
     from ._judge import OWN, changes, judge, terms_of
     from ._tolerance import Tolerance
 
+    if ranks < 1:
+        raise HirError("`ranks` has to be a positive number")
     asked = dict(placements or {})
     one = _run(single, 1, timeout, cuda)[0][0]
     records, outcome = _run(parallel, ranks, timeout, cuda)
@@ -126,7 +128,9 @@ def compare(
     is_random = any(it.is_random for it in (one, *records)) and len({it.random for it in (one, *records)}) > 1
     if result.differences and is_random:
         undecided = f"{result.differences[0].title} differs, but the steps draw different random numbers: draw them before the step"
-    elif not result.compared:
+    elif not result.differences and result.gradients < any(it.key.kind == "gradient" and it.value is not None for it in one.entries):
+        undecided = "no gradient is compared: names and shapes of parameters have to be those of the program on one device, or slices of them"
+    elif not result.differences and not result.compared:
         undecided = "no tensor is compared: names of modules and parameters have to be those of the program on one device"
     skipped = {why: len(keys) for why, keys in result.skipped.items()}
     return Comparison(tuple(result.differences), result.compared, skipped, undecided, tuple(notes), ranks)
@@ -159,6 +163,9 @@ def _run(build: Callable[..., Any], ranks: int, timeout: float, cuda: bool, nois
         outcome = start_ranks(ranks, timeout, lambda it: _record(it, build, folder, cuda, noise))
         if outcome.stopped or outcome.matching.unfit or any(it.code for it in outcome.states):
             raise _stopped(outcome)
+        left = [rank for rank in range(ranks) if not (folder / str(rank)).exists()]
+        if left:
+            raise StoppedError(f"[FAILED] rank {left[0]} of {getattr(build, '__qualname__', 'a program')} ends before its step does", FAILED)
         return [torch.load(folder / str(rank), weights_only=False) for rank in range(ranks)], outcome
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -170,7 +177,7 @@ def _stopped(outcome: Outcome) -> StoppedError:
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         code = judge(outcome, None)
-    return StoppedError(text.getvalue().rstrip(), code or HANGS)
+    return StoppedError(text.getvalue().rstrip().replace("`hir job --cuda`", "`hir compare --cuda`"), code or HANGS)
 
 
 def _record(start: Start, build: Callable[..., Any], folder: Path, cuda: bool, noise: float) -> None:

@@ -42,10 +42,11 @@ class Difference:
 
 @dataclass
 class Result:
-    """The differences, the number of tensors that are compared, and why others are not."""
+    """The differences, the number of tensors that are compared, that of gradients among them, and why others are not."""
 
     differences: list[Difference]
     compared: int
+    gradients: int
     skipped: dict[str, list[Key]]
 
 
@@ -88,8 +89,8 @@ class _Judge:
         #: The elements of a parameter whose gradients rounding may change altogether.
         self._uncertain: dict[str, Any] = {}
         #: Whether ranks have inputs of their own.
-        self._is_split = self._has_inputs = False
-        self._result = Result([], 0, {})
+        self._is_split = self._has_inputs = self._has_results = False
+        self._result = Result([], 0, 0, {})
 
     def run(self) -> Result:
         for entry in self._single.entries:
@@ -195,8 +196,10 @@ class _Judge:
                 return rows
         if is_plain and key.kind == "forward" and not self._has_inputs and whole.dim():
             self._is_split |= any(at[0] is not None for at in slices.values())
+        self._has_results |= key.kind == "forward"
+        may_be_split = self._is_split or not (self._has_inputs or self._has_results)
         is_result = key.kind in ("forward", "output")
-        if wrong and is_plain and self._is_split and is_result and all(value.shape == whole.shape for value in actual.values()):
+        if wrong and is_plain and may_be_split and is_result and all(value.shape == whole.shape for value in actual.values()):
             # Ranks with inputs of their own may have values of their own, such as a local loss.
             values = torch.stack(list(actual.values()))
             if min(error(values.mean(0), whole), error(values.sum(0), whole)) > len(values) * tolerance:
@@ -204,6 +207,7 @@ class _Judge:
                 return None
             wrong = ()
         self._result.compared += 1
+        self._result.gradients += key.kind == "gradient"
         local = {rank: it.value.double() for rank, it in found.items()}
         values = Values(whole, slices, actual, wrong, tolerance, len(self._records), local, self._shares)
         return self._difference(key, place, values, errors) if wrong else None

@@ -145,7 +145,7 @@ class Recorder:
                 self.record.types.add(str(value.dtype).removeprefix("torch."))
             if _is_dtensor(value):
                 layout, value = layout_of(value), value.to_local()
-            value = value.clone().cpu()
+            value = (torch.view_as_real(value.resolve_conj()) if value.is_complex() else value).clone().cpu()
         self.record.entries.append(Entry(key, place or self._place_of(key), value, layout, self._step))
 
     def _place_of(self, key: Key) -> str:
@@ -198,7 +198,7 @@ class Recorder:
             number = self._calls[name] = self._calls.get(name, -1) + 1
             if self._noise:
                 result = pytree.tree_map(lambda it: self._disturbed(it), result)
-            tensors = [it for it in pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and it.is_floating_point()]
+            tensors = [it for it in pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and (it.is_floating_point() or it.is_complex())]
             place = _place(type(module).forward)
             for index, it in enumerate(tensors):
                 self._add(Key("forward", name, number, index), it, place)
