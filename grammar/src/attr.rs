@@ -168,6 +168,7 @@ keys! {
         SCAN_OP = "op",
         OP_TYPE = "op_type",
         LAYOUT = "layout",
+        POOL = "pool",
     }
     Arc<[u8]> { BYTES = "bytes", }
     Vec<usize> { TEAM = "team", }

@@ -292,7 +292,8 @@ codes! {
     UnwrittenOutput = "E0704", Error, Memory;
     /// A deadlock, found by `--check`: all ranks are blocked. The message names the communication that is
     /// never posted, or the statements in which ranks wait for each other; the note lists what each rank
-    /// waits for.
+    /// waits for. Or two ranks make calls of one team in different orders, so that each call gets the data of
+    /// another one.
     CheckedDeadlock = "E0705", Error, Deadlock;
 
     /// Ranks use communicators in conflicting orders. A kernel of NCCL, or of a collective over peer memory, occupies its GPU while it waits for

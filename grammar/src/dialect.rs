@@ -42,7 +42,7 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
 }
 
 /// Attributes that nvFuser did not print in 2025, and attributes that only this project defines.
-const UNKNOWN_KEYS: [AttrName; 7] = [
+const UNKNOWN_KEYS: [AttrName; 8] = [
     attr::RED_OP.name(),
     attr::ALGO.name(),
     attr::EPILOGUE.name(),
@@ -50,6 +50,7 @@ const UNKNOWN_KEYS: [AttrName; 7] = [
     attr::KERNEL.name(),
     attr::EXTENTS.name(),
     attr::DIMS.name(),
+    attr::POOL.name(),
 ];
 
 /// Returns the program with device numbers as roots, the only ALLOCATE of 2025, and without the attributes
@@ -178,6 +179,7 @@ fn newer_constructs(program: &Program, id: StmtId) -> Vec<Diagnostic> {
         (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "added in December 2025")),
         (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "added in February 2026")),
         (Op::CollectivePermute, ..) => Some((name.to_owned(), "added in March 2026")),
+        (Op::RecordStream, ..) => Some((name.to_owned(), "nvFuser does not have it")),
         (Op::Allocate, ..) => Some((
             summary(program, id),
             "added in March 2026 and always allocates; the ALLOCATE of 2025, printed instead, skips a bound tensor",

@@ -41,6 +41,10 @@ table! {
     /// Makes the current stream wait for the work issued so far on another stream.
     Synchronize = OpDef { mnemonic: "Synchronize", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };
+    /// Delays the free of a tensor's storage until a stream has finished the work issued to it before, as `Tensor.record_stream` does.
+    RecordStream = OpDef { mnemonic: "RecordStream",
+        args: &[no_access("tensor", OperandKind::Tensor), no_access("stream", OperandKind::Stream)], class: OpClass::Stream,
+        ..STATEMENT_DEF };
     /// Makes the current stream wait for a posted communication; with the CUDA backend, only for what peers do.
     Wait = OpDef { mnemonic: "Wait", args: &[attr(WORK)], class: OpClass::Wait, ..STATEMENT_DEF };
 
@@ -76,11 +80,11 @@ table! {
     // ---- memory, views, launches
     /// Allocates storage for a tensor, unless its name is already bound.
     AllocateOnce = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
-        attrs: &[attr(BUFFER), attr(MEM_TYPE), attr(SIZE), attr(ZERO_INIT), opt(RESETS_TO_ZERO), opt(ALIAS)],
+        attrs: &[attr(BUFFER), attr(MEM_TYPE), attr(SIZE), attr(ZERO_INIT), opt(RESETS_TO_ZERO), opt(ALIAS), opt(POOL)],
         class: OpClass::Allocate, ..DEFAULT_DEF };
     /// Allocates new storage for a tensor at each execution.
     Allocate = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
-        attrs: &[attr(MEM_TYPE), attr(ZERO_INIT)], class: OpClass::Allocate, ..DEFAULT_DEF };
+        attrs: &[attr(MEM_TYPE), attr(ZERO_INIT), opt(POOL)], class: OpClass::Allocate, ..DEFAULT_DEF };
     /// Releases a name; the storage is freed when no view and no posted work uses it.
     Deallocate = OpDef { mnemonic: "Deallocate", format: AsmFormat::Block,
         args: &[no_access("tensor", OperandKind::Tensor)], class: OpClass::Deallocate, ..STATEMENT_DEF };

@@ -29,6 +29,10 @@ def main() -> int:
         from .job._command import main as job
 
         return job(sys.argv[2:])
+    if sys.argv[1:2] == ["compare"]:
+        from .compare._command import main as compare
+
+        return compare(sys.argv[2:])
     return _run(*sys.argv[1:])
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -195,6 +196,72 @@ def operations() -> None:
         dist.send(part, 0, group=any_rank)
 
 
+def optimizer() -> None:
+    """An optimizer that is sharded by hand: it waits for futures."""
+    weights = [torch.ones(2 * world, 3) for _ in range(2)]
+    for step in range(2):
+        shards, works = [torch.empty(2, 3) for _ in weights], []
+        for shard, weight in zip(shards, weights):
+            works.append(dist.reduce_scatter_tensor(shard, torch.ones_like(weight), dist.ReduceOp.AVG, async_op=True).get_future())
+        for shard, weight, work in zip(shards, weights, works):
+            work.wait()
+            own = weight[2 * rank : 2 * rank + 2].sub(shard, alpha=0.1)
+            works.append(dist.all_gather_into_tensor(weight, own, async_op=True).get_future())
+        for work in works[2:]:
+            if FAULT != "late":
+                work.wait()
+        norms = [weight.norm() for weight in weights]  # late
+    assert torch.isclose(norms[0], torch.tensor(0.8) * (6 * world) ** 0.5)
+
+
+def hooks() -> None:
+    """Gradients that hooks of the backward pass reduce."""
+    model, works = mlp(), []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda it: works.append(dist.all_reduce(it.grad, async_op=True)))
+
+    def finish() -> None:
+        if FAULT != "late":
+            for work in works:
+                work.wait()
+        for parameter in model.parameters():
+            parameter.grad = parameter.grad / world  # late
+
+    for micro in range(2):
+        loss = model(torch.randn(2, 8)).sum()
+        loss.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(finish))
+        loss.backward()
+
+
+def ring() -> None:
+    class Ring(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient = gradient.contiguous()
+            total, sent = gradient.clone(), gradient
+            for step in range(world - 1):
+                taken = sent if FAULT == "same" else torch.empty_like(sent)
+                source = rank if FAULT == "itself" and rank == 1 else (rank - 1) % world
+                operations = [dist.P2POp(dist.isend, sent, (rank + 1) % world), dist.P2POp(dist.irecv, taken, source)]
+                works = dist.batch_isend_irecv(operations)  # itself # same
+                for work in works:
+                    work.wait()
+                total, sent = total + taken, taken
+            work = dist.all_reduce(sent, async_op=True)
+            if FAULT != "late":
+                work.wait()
+            return total + 0 * sent  # late
+
+    x = torch.ones(4, requires_grad=True)
+    (Ring.apply(x) * (rank + 1)).sum().backward()
+    if FAULT == "":
+        assert x.grad[0] == sum(range(world + 1)), x.grad
+
+
 def failing() -> None:
     dist.barrier()
     if rank == 1 and FAULT == "raise":
@@ -213,11 +280,24 @@ def gpu() -> None:
     with torch.autocast("cuda", torch.bfloat16):
         model(torch.randn(4, 8, device="cuda")).float().mean().backward()
     x = torch.ones(4, device=torch.device("cuda", rank))
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(lambda: x.pin_memory().cuda() + torch.ones(4, device="cuda")).result().sum() == 8
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state(rank), rank)
+    if FAULT == "graph":
+        torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):
         dist.all_reduce(x, async_op=True)
     if FAULT != "late":
         torch.cuda.synchronize()
     print(x.to(rank).sum())  # late
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(x)
+        event.record()
+    if FAULT != "stream":
+        torch.cuda.current_stream().wait_event(event)
+    print(x.norm())  # stream
 
 
 def crossed() -> None:

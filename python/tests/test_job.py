@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 PROGRAMS = Path(__file__).with_name("job_programs.py")
 #: The jobs and their numbers of ranks.
 JOBS = {"operations": 3, "groups": 3, "crossed": 2, "eager": 3, "messages": 3, "objects": 3}
-JOBS |= {"ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
+JOBS |= {"optimizer": 3, "hooks": 2, "ring": 3, "ddp": 3, "fsdp": 2, "fsdp1": 2, "pipelining": 2, "tensor_parallel": 2}
 
 #: Runs commands in processes that begin with PyTorch imported: a line of words, then one of the exit code.
 SERVER = """
@@ -57,7 +57,7 @@ def line_of(job: str, fault: str) -> int:
     """The line with the name of a fault in a comment, in the function of the job."""
     lines = PROGRAMS.read_text().split("\n")
     begin = lines.index(f"def {job}() -> None:")
-    return next(at for at, line in enumerate(lines[begin:], begin + 1) if line.endswith(f"# {fault}"))
+    return next(at for at, line in enumerate(lines[begin:], begin + 1) if f"# {fault}" in line)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -84,6 +84,11 @@ def test_a_right_job_has_no_fault(job, name):
         ("messages", "ungrouped", "E0803"),
         ("messages", "peer", "E0804"),
         ("messages", "unreceived", "E0801"),
+        ("optimizer", "late", "E0701"),
+        ("hooks", "late", "E0701"),
+        ("ring", "late", "E0701"),
+        ("ring", "same", "E0701"),
+        ("ring", "itself", "E0803"),
         ("objects", "skip", "E0801"),
         ("ddp", "skip", "E0801"),
         ("fsdp", "skip", "E0801"),
@@ -120,8 +125,11 @@ def test_a_script_for_gpus_runs_with_a_stand_in(job):
     assert code == 1 and "# help: `hir job --cuda`" in text, text
     code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu")
     assert code == 0 and "under NCCL" in text, text
-    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "late")
-    assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', 'late')}: " in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "graph")
+    assert code == 1 and "does not run CUDA graphs" in text.splitlines()[-1], text
+    for fault in ("late", "stream"):
+        code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", fault)
+        assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', fault)}: " in text, text
 
 
 def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):

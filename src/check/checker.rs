@@ -25,7 +25,7 @@ use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
         CommOrderCycle, Deadlock, HostRule, LaunchOrder, MemoryGroups, P2pQueues, comm_order_cycle,
-        happens_before::OrderError, own_orders_exclude_cycles,
+        happens_before::OrderError, own_orders_exclude_cycles, shared_pads,
     },
 };
 
@@ -105,13 +105,23 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
 /// compared with mapped ones, too, which have fewer orders.
 fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let is_mapped = checks.access_rules().maps_views() && (checks.race || checks.excess || checks.repeat);
-    let Some(mapped) = world.with_mapped_views().filter(|_| is_mapped) else {
-        return run_checks_of_plans(world, checks, grouping);
-    };
-    let mut found = run_checks_of_plans(world, Checks { excess: false, ..checks }, grouping);
-    if found.deadlock.is_none() {
-        let accesses = Checks { comm: false, memory: false, capture: false, ..checks };
-        found.add_accesses(run_checks_of_plans(&mapped, accesses, grouping));
+    let mapped = world.with_mapped_views().filter(|_| is_mapped);
+    let excess = checks.excess && mapped.is_none();
+    let mut found = run_checks_of_plans(world, Checks { excess, ..checks }, grouping);
+    if found.deadlock.is_some() {
+        return found;
+    }
+    let accesses = Checks { comm: false, memory: false, capture: false, ..checks };
+    if let Some(mapped) = &mapped {
+        found.add_accesses(run_checks_of_plans(mapped, accesses, grouping));
+    }
+    if checks.capture && checks.race && found.races.is_empty() {
+        let accesses = Checks { excess: false, repeat: false, ..accesses };
+        let captured = world.with_captured_storage();
+        let captured = captured.map(|it| run_checks_of_plans(&it, accesses, grouping));
+        let mut races = captured.map(|it| it.races).unwrap_or_default();
+        races.iter_mut().filter_map(|it| it.reused.as_mut()).for_each(|it| it.in_capture = true);
+        found.add_races(races, P2pQueues::Communicator);
     }
     found
 }
@@ -131,6 +141,9 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         for it in world.iter().map(capture) {
             found.execution_faults.extend(it.faults.into_iter().chain(it.not_freed.filter(|_| allocates)));
         }
+    }
+    if checks.comm {
+        found.execution_faults.extend(world.swapped_calls().map(|it| ExecutionFault::swapped(world, it)));
     }
     if !checks.needs_accesses() {
         return found;
@@ -191,16 +204,26 @@ impl CheckResults {
     /// Looks for a cycle in the orders in which the ranks start the kernels of communicators. Returns whether there is none.
     fn check_communicators(&mut self, world: &World, checks: Checks, groups: &MemoryGroups) -> bool {
         let order = checks.launch_order();
-        if !(checks.comm || checks.repeat)
-            || !groups.is_whole() && own_orders_exclude_cycles(world, groups, order)
-        {
+        if !(checks.comm || checks.repeat) {
             return true;
         }
-        let cycle = comm_order_cycle(world, order);
+        let is_excluded = !groups.is_whole() && own_orders_exclude_cycles(world, groups, order);
+        let cycle = if is_excluded { Ok(None) } else { comm_order_cycle(world, order) };
         let is_ordered = cycle == Ok(None);
         match cycle {
             Ok(it) => self.communicator_order = it.filter(|_| checks.comm).map(Box::new),
             Err(fault) => self.not_checked.push(NotChecked::Communicators(fault)),
+        }
+        if checks.comm && checks.has_signal_pads() && self.communicator_order.is_none() {
+            match shared_pads(world, groups) {
+                // Orders through other groups may order the two.
+                Ok(Some(_)) if !groups.is_whole() => {
+                    let whole = shared_pads(world, &MemoryGroups::whole(world)).ok().flatten();
+                    self.communicator_order = whole.map(Box::new);
+                }
+                Ok(it) => self.communicator_order = it.map(Box::new),
+                Err(fault) => self.not_checked.push(NotChecked::Communicators(fault)),
+            }
         }
         is_ordered
     }

@@ -79,6 +79,8 @@ pub struct ReusedStorage {
     pub by_next_run: bool,
     /// True if no Wait frees it, but the next communication after those that hold it have ended.
     pub by_next_call: bool,
+    /// True if a capture frees it, which drops the communications that hold it.
+    pub in_capture: bool,
     /// True if the host unmaps it, which waits for no stream.
     pub is_unmapped: bool,
 }

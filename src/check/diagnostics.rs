@@ -236,6 +236,12 @@ impl<'a> DiagnosticBuilder<'a> {
         let next = it
             .later
             .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
+        if it.in_capture {
+            return format!(
+                "in a capture, PyTorch frees the operands of a communication that nothing waits for where the program drops them, on {freed}, and \
+                 {next} may get the storage"
+            );
+        }
         if it.by_next_call {
             return format!(
                 "PyTorch frees the operands of a communication that has ended without a Wait where the program calls the next one, on \

@@ -1,8 +1,9 @@
-//! Finds uses of an operand that PyTorch frees without a Wait: where the program calls the next communication, once those that hold the operand
-//! have ended (`plan::held_operands`).
+//! Finds uses of storage that PyTorch frees without a wait of a stream: an operand where the program calls the next communication, once those
+//! that hold it have ended (`plan::held_operands`), and a tensor with recorded streams, once these have done what they had where it is freed
+//! (`plan::recorded_streams`).
 //!
-//! The free follows these communications, and all that precedes them. What else uses the operand, such as a kernel of another stream, has to
-//! precede each use of what may get the storage then.
+//! The free follows these communications and streams, and all that precedes them. What else uses the storage, such as a kernel of another
+//! stream, has to precede each use of what may get it then.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,11 @@ use super::{
     storage::StorageConflict,
 };
 use hir_plan::{
-    BufferNo, Freed, Plan, StoragePool, WorkNo,
-    sync::happens_before::{Clock, Occurrence},
+    BufferNo, EventNo, Freed, Plan, StoragePool, StreamNo, WorkNo,
+    sync::{
+        InstRef,
+        happens_before::{Clock, Occurrence},
+    },
 };
 
 /// The operands of all ranks that are freed so, and what may get their storage.
@@ -24,6 +28,8 @@ pub(super) struct EarlyReleases {
     heirs: FxHashMap<(usize, BufferNo), (StoragePool, u32)>,
     /// By pool and actor: the first use of each of them, by the number of buffers that are freed before.
     uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, HeirUses>>,
+    /// The buffers whose free follows an event of a rank.
+    recorded: FxHashMap<(usize, EventNo), Vec<BufferNo>>,
 }
 
 /// An operand.
@@ -32,23 +38,26 @@ struct Operand {
     freed: Freed,
     /// The communications that hold it, as indices into `Plan::code`.
     holders: Vec<usize>,
-    /// What has ended where each of them begins.
+    /// What has ended where each of them, and the event of each recorded stream, begins.
     before: Vec<Clock>,
+    /// Whether it has recorded streams. Then its free is certain.
+    is_recorded: bool,
     /// The last other use by each actor: its number, who uses it, and whether it writes.
     uses: BTreeMap<u32, (u32, (Party, bool))>,
 }
 
-/// A use of what may get storage: its number, the buffer, what has ended where it begins, who uses it, and whether it writes.
-type HeirUse = (u32, BufferNo, Clock, (Party, bool));
+/// A use of what may get storage: its number, the buffer (`None` is the caller), what has ended where it begins, who uses it, and whether it
+/// writes.
+type HeirUse = (u32, Option<BufferNo>, Clock, (Party, bool));
 type HeirUses = BTreeMap<(u32, BufferNo), HeirUse>;
 
 impl EarlyReleases {
     /// Creates the state before the first instruction; `None` if no operand has to be followed.
     pub fn new(plans: &[Plan]) -> Option<Self> {
-        let (heirs, uses) = (FxHashMap::default(), FxHashMap::default());
-        let mut it = Self { operands: BTreeMap::new(), heirs, uses };
+        let (heirs, uses, recorded) = (FxHashMap::default(), FxHashMap::default(), FxHashMap::default());
+        let mut it = Self { operands: BTreeMap::new(), heirs, uses, recorded };
         plans.iter().filter(|it| !it.early_releases.is_empty()).for_each(|plan| it.add(plan));
-        (!it.heirs.is_empty()).then_some(it)
+        (!it.heirs.is_empty() || !it.recorded.is_empty()).then_some(it)
     }
 
     fn add(&mut self, plan: &Plan) {
@@ -61,8 +70,13 @@ impl EarlyReleases {
             let Some(pool) = pools.get(&it.buffer).copied() else { continue };
             first.entry(pool).or_insert(it.freed.number);
             it.works.iter().for_each(|work| held.entry(*work).or_default().push(it.buffer));
+            for event in &it.recorded {
+                self.recorded.entry((rank, *event)).or_default().push(it.buffer);
+            }
             let (holders, before, uses) = (Vec::new(), Vec::new(), BTreeMap::new());
-            self.operands.insert((rank, it.buffer), Operand { pool, freed: it.freed, holders, before, uses });
+            let is_recorded = it.works.is_empty();
+            let operand = Operand { pool, freed: it.freed, holders, before, is_recorded, uses };
+            self.operands.entry((rank, it.buffer)).or_insert(operand);
         }
         for (at, inst) in plan.code.iter().enumerate() {
             let held = inst.kind.communication().and_then(|it| held.get(&it.work()));
@@ -90,7 +104,28 @@ impl EarlyReleases {
         }
         let Some((pool, frees_before)) = self.heirs.get(&(rank, buffer)).copied() else { return };
         let uses = self.uses.entry((rank, pool)).or_default().entry(it.actor).or_default();
-        uses.entry((frees_before, buffer)).or_insert_with(|| (it.number, buffer, it.clock.clone(), side));
+        uses.entry((frees_before, buffer))
+            .or_insert_with(|| (it.number, Some(buffer), it.clock.clone(), side));
+    }
+
+    /// Records an event of a stream.
+    pub fn event(&mut self, it: &Occurrence, event: EventNo) {
+        for buffer in self.recorded.get(&(it.rank, event)).into_iter().flatten() {
+            self.operands
+                .entry((it.rank, *buffer))
+                .and_modify(|operand| operand.before.push(it.clock.clone()));
+        }
+    }
+
+    /// Records the end of a rank, behind which the caller may get storage on the stream of `ReadOutputs`.
+    pub fn end(&mut self, it: &Occurrence, stream: StreamNo) {
+        let side = (Party::CallerAfter(InstRef { rank: it.rank, inst: it.inst }), true);
+        let recorded = self.operands.range((it.rank, 0)..=(it.rank, BufferNo::MAX));
+        let pools = recorded.filter(|it| it.1.is_recorded && it.1.pool.stream == stream).map(|it| it.1.pool);
+        for pool in pools {
+            let uses = self.uses.entry((it.rank, pool)).or_default().entry(it.actor).or_default();
+            uses.insert((u32::MAX, BufferNo::MAX), (it.number, None, it.clock.clone(), side));
+        }
     }
 
     /// Returns the conflicts of all uses that were recorded, with the rank of each, and forgets the uses.
@@ -116,14 +151,16 @@ impl EarlyReleases {
                 }
                 let others = of_pool.into_iter().flatten().filter(|it| *it.0 != actor);
                 let mut first = others.filter_map(|it| it.1.range((operand.freed.number + 1, 0)..).next());
-                let heir = first.find(|it| it.1.2.ended(actor) < number);
+                let heir = first
+                    .find(|it| it.1.2.ended(actor) < number && (it.1.1.is_some() || operand.is_recorded));
                 let Some((_, (_, heir, _, later))) = heir else { continue };
                 let reused = ReusedStorage {
                     earlier: *buffer,
-                    later: Some(*heir),
-                    freed_by: Some(operand.freed.origin),
+                    later: *heir,
+                    freed_by: Some(operand.freed.origin).filter(|it| *it > 0),
                     by_next_run: false,
-                    by_next_call: true,
+                    by_next_call: !operand.is_recorded,
+                    in_capture: false,
                     is_unmapped: false,
                 };
                 found.push((*rank, StorageConflict { earlier, later: *later, reused }));

@@ -1,7 +1,7 @@
 //! Faults of a program that are about how an executor runs it, and not about the order of two accesses.
 
 use grammar::codes::Code;
-use hir_plan::Plan;
+use hir_plan::{Plan, World, sync::SwappedCalls};
 
 /// The maximum of `CUDA_DEVICE_MAX_CONNECTIONS`.
 pub(super) const MAX_HARDWARE_QUEUES: usize = 32;
@@ -28,12 +28,19 @@ pub struct ExecutionFault {
     pub origin: u32,
     /// What is wrong.
     pub kind: ExecutionFaultKind,
-    /// A transfer that is posted again in one run: two instructions of the rank, of which the second posts, or waits for the post, and
-    /// the first one did so before.
+    /// A transfer that is posted again: two instructions of the rank, of which the second posts, or waits for the post, and the first one did
+    /// so before, in this run or in the one before.
     pub again: Option<[usize; 2]>,
 }
 
 impl ExecutionFault {
+    /// Ranks make two calls in different orders.
+    pub(super) fn swapped(world: &World, it: SwappedCalls) -> Self {
+        let at = it.first[0];
+        let origin = world[at.rank].code[at.inst].origin;
+        Self { rank: at.rank, origin, kind: ExecutionFaultKind::Swapped(it), again: None }
+    }
+
     /// An instruction of a rank posts a transfer again that may not have ended, in its own run or in the run before.
     pub(super) fn posted_again(plans: &[Plan], it: PostedAgain, between_runs: bool) -> Self {
         // Within a run, a walk may visit posts that nothing orders in another order than that of the program.
@@ -70,6 +77,8 @@ pub enum ExecutionFaultKind {
     },
     /// This many streams wait for other ranks, more than there are hardware queues, and the ranks may wait for each other if two share one.
     TooFewQueues(usize),
+    /// Ranks make two calls of a team in different orders.
+    Swapped(SwappedCalls),
 }
 
 impl ExecutionFaultKind {
@@ -84,6 +93,7 @@ impl ExecutionFaultKind {
             | Self::Unjoined => Code::NotCaptured,
             Self::PostedAgain { .. } => Code::SemaphoreInUse,
             Self::TooFewQueues(_) => Code::FewQueues,
+            Self::Swapped(_) => Code::CheckedDeadlock,
         }
     }
 
@@ -98,6 +108,7 @@ impl ExecutionFaultKind {
             Self::NotFreed => "the graph allocates this, and the program does not free it",
             Self::Unjoined => "nothing waits for this before the end of the program",
             Self::PostedAgain { .. } => "the same transfer again",
+            Self::Swapped(_) => "another rank makes another call of the team here",
             Self::TooFewQueues(_) => return format!("the {}th stream that waits", HARDWARE_QUEUES + 1),
         };
         label.to_owned()

@@ -75,6 +75,11 @@ impl Checks {
         self == Self { excess: true, ..Self::NONE.with_models_of(self) }
     }
 
+    /// Returns whether collectives of a team over peer memory share signal pads: those of PyTorch. hir's executors count.
+    pub(super) fn has_signal_pads(self) -> bool {
+        self.model == OrderingModel::Nccl
+    }
+
     /// Returns the order in which kernels of different communicators are launched.
     pub(super) fn launch_order(self) -> LaunchOrder {
         match self.model {

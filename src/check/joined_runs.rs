@@ -25,6 +25,8 @@ pub(super) struct JoinedRuns {
 pub(super) struct RunNumbers {
     /// By stream of the run.
     pub streams: Vec<StreamNo>,
+    /// By named pool of the run.
+    pub pools: Vec<u32>,
     communicators: Vec<CommunicatorNo>,
     /// What is added to the numbers of origins.
     pub origins: u32,
@@ -49,6 +51,7 @@ impl JoinedRuns {
     pub fn number(&mut self, of: &Plan) -> RunNumbers {
         RunNumbers {
             streams: add_all(&mut self.plan.streams, &of.streams),
+            pools: add_all(&mut self.plan.pools, &of.pools),
             communicators: add_all(&mut self.plan.communicators, &of.communicators),
             origins: 0,
         }

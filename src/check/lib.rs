@@ -51,6 +51,7 @@ mod between_runs;
 mod capture;
 mod checker;
 mod conflict;
+mod deadlock_edits;
 mod deliveries;
 mod diagnostics;
 mod early_releases;

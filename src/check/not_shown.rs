@@ -42,6 +42,9 @@ pub enum NotShown {
     /// The fault does not depend on the order of steps.
     #[error("elements that nothing writes are unwritten in every order")]
     InEveryOrder,
+    /// The fault does not depend on the order of steps.
+    #[error("the calls are swapped in every order")]
+    Swapped,
     /// The runs cannot be combined.
     #[error(transparent)]
     NotReplayable(#[from] NotReplayable),

@@ -2,7 +2,7 @@
 //! kernel of NCCL the kernel of another communicator.
 
 use super::{
-    execution_fault::ExecutionFault,
+    execution_fault::{ExecutionFault, ExecutionFaultKind},
     plan_index::PlanIndex,
     race_side::stream_of,
     repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
@@ -10,7 +10,8 @@ use super::{
 use hir_plan::{InstKind, Plan, PlanStream, SignalId, SignalKind, sync::CommOrderEdge};
 
 /// Returns the edit that removes a fault of a transfer that is posted again: the rank that posts waits for the end of the first transfer;
-/// the copying rank has a stream wait for its first copy. `index` is that of the plan of the rank.
+/// the copying rank has a stream wait for its first copy. If the next run posts it, the wait is at the end of the run, or in the next one.
+/// `index` is that of the plan of the rank.
 pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) -> Option<Repair> {
     let plan = index.plan();
     let [earlier, later] = fault.again?;
@@ -24,7 +25,13 @@ pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) ->
         InstKind::WaitSignal { signal } => index.signal(end_of(*signal)?),
         _ => return None,
     };
-    Some(follow(index, earlier, ended, later))
+    if fault.kind != (ExecutionFaultKind::PostedAgain { between_runs: true }) {
+        return Some(follow(index, earlier, ended, later));
+    }
+    Some(match ended {
+        Some(ended) => follow_in_next_run((index, ended), (stream_of(plan, later), before(plan, later))),
+        None => wait_for_next_run(index, earlier, later),
+    })
 }
 
 /// Returns the edit by which a rank starts two kernels in the order in which it issues them, if nothing orders them. `index` is that of

@@ -7,7 +7,7 @@ use super::{
 };
 use hir_plan::{
     EventNo, InstKind, Plan, World,
-    sync::{LaunchOrder, comm_order_cycle},
+    sync::{LaunchOrder, MemoryGroups, comm_order_cycle, shared_pads},
 };
 
 /// The program with all waits.
@@ -17,6 +17,8 @@ pub struct Progress<'p> {
     /// Whether the kernels of a run, and those of several runs, are compared: they have no contradictory orders.
     compares_kernels: bool,
     compares_runs: bool,
+    /// Whether collectives that share signal pads are compared: they are ordered.
+    compares_pads: bool,
     /// The number of faults of a capture by rank, if a capture is checked.
     capture_faults: Option<Vec<usize>>,
 }
@@ -33,6 +35,7 @@ impl<'p> Progress<'p> {
             world,
             order,
             compares_kernels,
+            compares_pads: checks.has_signal_pads() && shares_no_pads(world) && has_pads(world),
             compares_runs: compares_runs && cycle_between_runs(world, Grouping::Large) == Ok(None),
             capture_faults: checks.capture.then(|| capture_faults(world)),
         }
@@ -40,7 +43,7 @@ impl<'p> Progress<'p> {
 
     /// Returns whether no fault is new without a statement that waits.
     pub fn is_kept_without(&self, wait: StmtOnRank) -> bool {
-        if !self.compares_kernels && self.capture_faults.is_none() {
+        if !self.compares_kernels && !self.compares_pads && self.capture_faults.is_none() {
             return true;
         }
         let world = without(self.world, wait);
@@ -51,8 +54,17 @@ impl<'p> Progress<'p> {
         };
         (!self.compares_kernels || comm_order_cycle(&world, self.order) == Ok(None))
             && (!self.compares_runs || cycle_between_runs(&world, Grouping::Large) == Ok(None))
+            && (!self.compares_pads || shares_no_pads(&world))
             && captures()
     }
+}
+
+fn has_pads(world: &World) -> bool {
+    world.iter().any(|plan| plan.peer_collectives.iter().any(|it| it.pads.is_some()))
+}
+
+fn shares_no_pads(world: &World) -> bool {
+    shared_pads(world, &MemoryGroups::whole(world)) == Ok(None)
 }
 
 fn capture_faults(world: &World) -> Vec<usize> {

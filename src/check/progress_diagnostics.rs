@@ -9,6 +9,7 @@ use grammar::{
 };
 
 use super::{
+    deadlock_edits,
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
     execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, MAX_HARDWARE_QUEUES},
     finding::Occurrences,
@@ -16,7 +17,7 @@ use super::{
 };
 use hir_plan::{
     InstKind,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues, SwappedCalls},
 };
 
 /// Who starts kernels of several communicators in issue order.
@@ -67,16 +68,23 @@ impl DiagnosticBuilder<'_> {
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let is_unordered = crossing.edges.iter().any(|it| it.is_unordered);
-        let message = if run_count > 1 {
+        let message = if crossing.shares_pads {
+            "two collectives of one team over peer memory may run at the same time: nothing orders them, and they share signal pads"
+        } else if run_count > 1 {
             "ranks may use communicators of consecutive runs in contradictory orders: nothing orders them"
         } else if is_unordered {
             "ranks may use communicators in contradictory orders: nothing orders them"
         } else {
             "ranks use communicators in contradictory orders"
         };
-        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
-            .note(orders.join("\n"))
-            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
+        let why = if crossing.shares_pads {
+            "PyTorch's kernels have one signal pad for each group and channel (`torch.distributed._symmetric_memory`): a kernel may take the signal for \
+             the other one, and then hang or read too early"
+        } else {
+            "a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank"
+        };
+        let mut it =
+            Diagnostic::new(Code::CommunicatorOrder, span, message, label).note(orders.join("\n")).note(why);
         let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
             InstKind::Collective(it) => it.kind.of == CommunicationType::SendRecv,
             _ => false,
@@ -91,7 +99,7 @@ impl DiagnosticBuilder<'_> {
             it = it.help(edit);
             if can_be_grouped {
                 it.note("sends and receives between StartCoalescing and EndCoalescing are one kernel")
-            } else if of_pairs {
+            } else if of_pairs || crossing.shares_pads {
                 it
             } else if run_count > 1 {
                 it.note(RUNS_IN_ISSUE_ORDER)
@@ -104,6 +112,8 @@ impl DiagnosticBuilder<'_> {
             it.help(FOLLOW_ACROSS_RUNS).note(RUNS_IN_ISSUE_ORDER)
         } else if of_pairs {
             it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
+        } else if crossing.shares_pads {
+            it.help("on all ranks, let the stream of the later collective wait for the earlier one (Wait, Synchronize), or use a group of its own")
         } else if is_unordered {
             it.help(format!("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. {IN_ISSUE_ORDER}"))
         } else {
@@ -182,6 +192,20 @@ impl DiagnosticBuilder<'_> {
                     ),
                 },
             ),
+            ExecutionFaultKind::Swapped(it) => {
+                let name = |at: InstRef| {
+                    self.plans[at.rank].describe_origin(self.plans[at.rank].code[at.inst].origin)
+                };
+                let order = |side: usize| {
+                    let (first, later) = (it.first[side], it.later[side]);
+                    format!("rank {} calls {} before {}", first.rank, name(first), name(later))
+                };
+                (
+                    format!("the calls of a team are swapped: {}, and {}", order(0), order(1)),
+                    "make these calls in the same order on all ranks: calls of a team match in order, so each of them gets the data of the other one"
+                        .to_owned(),
+                )
+            }
             ExecutionFaultKind::Unjoined => (
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
                 "let the stream that is current at entry wait for it at the end (Synchronize, Wait)".to_owned(),
@@ -200,6 +224,9 @@ impl DiagnosticBuilder<'_> {
             }
             None => it.help(help),
         };
+        if let ExecutionFaultKind::Swapped(calls) = &fault.kind {
+            it.fixes = self.swap(calls);
+        }
         (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
     }
 
@@ -208,6 +235,32 @@ impl DiagnosticBuilder<'_> {
         let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
         let text = self.text_of(rank);
         let span = self.span(text, line);
-        (text, deadlock.diagnostic(Code::CheckedDeadlock, span, self.plans, deadlock.message()))
+        let mut it = deadlock.diagnostic(Code::CheckedDeadlock, span, self.plans, deadlock.message());
+        if let [skip] = &deadlock.skips[..]
+            && let Some(context) = skip.ranks.first().and_then(|rank| self.edit_context(*rank))
+        {
+            let edits = deadlock_edits::move_before_branch(context.text, skip.stmt);
+            it.fixes = edits.and_then(|it| context.text.fixes(&it)).unwrap_or_default();
+        }
+        (text, it)
+    }
+
+    /// Returns the changes of the text by which the second rank of swapped calls makes them in the order of the first one.
+    fn swap(&self, calls: &SwappedCalls) -> Vec<Fix> {
+        let stmt = |at: InstRef| {
+            let plan = &self.plans[at.rank];
+            plan.origins[plan.code[at.inst].origin as usize].stmt
+        };
+        let second = stmt(calls.first[1]).zip(stmt(calls.later[1]));
+        let context = self.edit_context(calls.first[1].rank);
+        let edits = second.zip(context.as_ref()).and_then(|((first, later), context)| {
+            let is_own = [calls.first[0], calls.later[0]]
+                .map(stmt)
+                .iter()
+                .all(|it| ![Some(first), Some(later)].contains(it));
+            let edits = deadlock_edits::swap(context.text, [first, later]).filter(|_| is_own)?;
+            context.text.fixes(&edits)
+        });
+        edits.unwrap_or_default()
     }
 }

@@ -189,11 +189,17 @@ impl<'p> RaceDetector<'p> {
                 self.read_mapped(it, at, (it.rank, view));
             }
             self.free_after(it);
+            if let Some(released) = &mut self.early_releases {
+                released.end(it, plan.code[it.inst].stream);
+            }
             if allocator_reuses(self.rules) {
                 let found = self.storage.finish(it);
                 self.report_reuse(it.rank, found, false);
             }
             return;
+        }
+        if let (InstKind::RecordEvent { event }, Some(released)) = (kind, &mut self.early_releases) {
+            released.event(it, *event);
         }
         if let InstKind::P2pGroup(group) = kind {
             self.check_group(at, group);

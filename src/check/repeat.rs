@@ -39,7 +39,7 @@ use super::{
     two_runs::{TwoRuns, renumbered_view},
 };
 use hir_plan::{
-    BufferNo, Plan, World,
+    BufferNo, Plan, ViewOnRank, World,
     sync::{
         InstRef, MemoryGroups,
         happens_before::{GroupOrders, OrderError},
@@ -153,8 +153,15 @@ fn compare_runs(
             Some(Race { parties: [(a, writes), (b, also)], ..between })
         }
     };
-    let again = |at: &PostedAgain| ExecutionFault::posted_again(&both, *at, true);
-    let mut races: Vec<Race> = found.races.into_iter().filter_map(between).collect();
+    let again = |at: &PostedAgain| {
+        let [earlier, later] = [at.earlier, at.inst].map(|inst| from[at.rank][inst]);
+        let pair = earlier.zip(later).filter(|pair| of_one.is_some() && !pair.0.1 && pair.1.1);
+        let again = pair.map(|(earlier, later)| [earlier.0, later.0]);
+        ExecutionFault { again, ..ExecutionFault::posted_again(&both, *at, true) }
+    };
+    let has_new_memory = |it: &Race| of_one.is_some_and(|plans| is_shard_of_run(plans, it.rank, it.buffer));
+    let races = found.races.into_iter().filter(|it| it.reused.is_some() || !has_new_memory(it));
+    let mut races: Vec<Race> = races.filter_map(between).collect();
     // A tensor that may get its own storage of the run before is reported once.
     let pair = |it: &Race| (it.rank, it.buffer, it.parties.map(|it| it.0));
     let known: FxHashSet<_> = races.iter().filter(|it| it.reused.is_none()).map(pair).collect();
@@ -164,6 +171,13 @@ fn compare_runs(
         posted_again: found.posted_again.iter().map(again).collect(),
         races,
     })
+}
+
+/// Returns whether a buffer is a shard that each run allocates and exchanges the handles of, so that the next run has other memory: nvFuser's cache
+/// holds the shard, and a capture does not allocate it.
+fn is_shard_of_run(plans: &[Plan], rank: usize, buffer: BufferNo) -> bool {
+    let is_own = |it: &ViewOnRank| it.rank == rank && it.view.buffer == buffer;
+    plans[rank].mapped_views.iter().any(|it| it.exchange.is_some() && it.shards.iter().any(is_own))
 }
 
 /// Visits all instructions of two runs, in the own order of each group.

@@ -83,9 +83,13 @@ rules! {
         "the caller uses inputs, outputs and freed storage on its current stream",
         "PyTorch, `Tensor.record_stream`, applied to the caller; a convention of this project";
     "blocks", (|_, it| !it.access_rules().reuses_in_order() && !it.access_rules().frees_in_stream_order()), "E0703, E0706", "`--storage`" =>
-        "a freed block goes to its stream at once; there are two pools",
+        "a freed block goes to its stream at once; there are two pools by size, and those that ALLOCATE names",
         "PyTorch, [`Tensor.record_stream`](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html); \
-         [`c10/cuda/CUDACachingAllocator.cpp`](https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp), `get_pool`, `should_split`, `free_block`";
+         [`c10/cuda/CUDACachingAllocator.cpp`](https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp), `get_pool`, `should_split`, `free_block`; \
+         [`torch.cuda.MemPool`](https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.MemPool.html)";
+    "recorded-streams", (|plan, it| !it.access_rules().reuses_in_order() && plan.allocations.iter().any(|it| it.is_recorded)), "E0703", "`--storage`" =>
+        "a block is free once its recorded streams have done what they had there, in a capture behind its end",
+        "PyTorch 2.11, `c10/cuda/CUDACachingAllocator.cpp`, `recordStream`, `insert_events`, `process_events`, `needs_events_deferred_until_no_capture`";
     "held-operands", (|plan, it| posts(plan, it) && it.access_rules().holds_operands()), "E0702, E0703", "`--storage`" =>
         "communications keep their operands",
         "PyTorch, `ProcessGroupNCCL`, `TensorShelf`, `shelvesToUnstash_` (before it, `recordStream`); nvFuser, `csrc/multidevice/ipc_handle.h`, `IpcHandle`";
@@ -116,6 +120,13 @@ rules! {
         "a capture records the streams that wait for its origin; all that execute something join it",
         "CUDA programming guide, CUDA Graphs, Creating a Graph Using Stream Capture, Graph Memory Nodes; CUDA Runtime API, `cudaErrorStreamCaptureIsolation`, \
          `cudaErrorStreamCaptureUnjoined`";
+    "captured-works", (|plan, it| it.capture && it.race && plan.allocations.iter().any(|it| it.left.is_some())), "E0703", "`--check=capture`" =>
+        "a capture frees the operands of a communication that nothing waits for where the program drops them",
+        "PyTorch 2.11, `ProcessGroupNCCL.cpp`, `workEnqueue`, `TensorShelf`: the watchdog gets no works of captures";
+    "signal-pads", (|plan, it| it.has_signal_pads() && it.comm && plan.peer_collectives.iter().any(|it| it.pads.is_some())), "E0707", "`--check-model`" =>
+        "collectives of a team over peer memory with `algo=` share signal pads: those of a group and channel",
+        "PyTorch, [Symmetric memory](https://docs.pytorch.org/docs/main/symmetric_memory.html), synchronization channels; \
+         `symm_mem/CUDASymmetricMemoryOps.cu`; issues [188005](https://github.com/pytorch/pytorch/issues/188005) and [189228](https://github.com/pytorch/pytorch/issues/189228)";
     "semaphores", (|plan, it| peer_memory(plan, it) && it.looks_at_semaphores()), "E0709", "`--check-model`" =>
         "a transfer over peer memory has one semaphore for each peer, buffer and P2PCommunication",
         "nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`";

@@ -139,6 +139,8 @@ impl<'p> SharedStorage<'p> {
         let first = run as u32 * OF_ONE_RUN;
         for it in all.iter().filter(|it| !it.is_empty && !it.is_symmetric) {
             let until = match it.freed {
+                // `early_releases` follows what recorded streams delay.
+                _ if it.is_recorded => NEVER,
                 Some(freed) => first + freed.number,
                 None if it.is_held || kept.contains(&it.buffer) => NEVER,
                 None => first + AT_END,
@@ -187,8 +189,13 @@ impl<'p> SharedStorage<'p> {
             freed_by: None,
             number: it.number,
         };
-        let both = [true, false].map(|is_small| StoragePool { stream, is_small });
-        let all = both.map(|pool| Occupancy { pool, from: NEVER, until: NEVER, freed_by: None });
+        let named = (0..self.plans[it.rank].pools.len() as u32).map(Some);
+        let pools = [None]
+            .into_iter()
+            .chain(named)
+            .flat_map(|named| [true, false].map(|is_small| StoragePool { stream, is_small, named }));
+        let all: Vec<_> =
+            pools.map(|pool| Occupancy { pool, from: NEVER, until: NEVER, freed_by: None }).collect();
         all.into_iter().flat_map(|occupancy| self.add(it, it.rank, occupancy, new)).collect()
     }
 
@@ -258,6 +265,7 @@ fn conflict(earlier: StorageUse, later: StorageUse, is_issued: bool) -> Option<S
         freed_by: earlier.freed_by,
         by_next_run: is_issued,
         by_next_call: false,
+        in_capture: false,
         is_unmapped: false,
     };
     Some(StorageConflict {

@@ -21,7 +21,7 @@ pub enum NotShared {
     Itself(String),
     /// The tensors are in different pools.
     #[error(
-        "`{0}` and `{1}` are in different pools of the allocator: those of different streams, or for small and large requests"
+        "`{0}` and `{1}` are in different pools of the allocator: those of different streams or names, or for small and large requests"
     )]
     Pools(String, String),
     /// The first tensor is not freed before the other one is allocated.
@@ -85,10 +85,11 @@ impl<'a> Allocated<'a> {
         self.plan.buffers[self.allocation.buffer as usize].name.to_string()
     }
 
-    /// Returns the stream of the pool, and whether it is the one for small requests.
-    fn pool(&self) -> (&hir_plan::PlanStream, bool) {
+    /// Returns the stream of the pool, whether it is the one for small requests, and its name.
+    fn pool(&self) -> (&hir_plan::PlanStream, bool, Option<&String>) {
         let pool = self.allocation.pool;
-        (&self.plan.streams[pool.stream as usize], pool.is_small)
+        let named = pool.named.map(|it| &self.plan.pools[it as usize]);
+        (&self.plan.streams[pool.stream as usize], pool.is_small, named)
     }
 
     fn is_freed_before(&self, later: &Self) -> bool {

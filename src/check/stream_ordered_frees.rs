@@ -26,7 +26,7 @@ use super::{
     storage::StorageConflict,
 };
 use hir_plan::{
-    Allocation, BufferNo, ExecutionSite, InstKind, Plan,
+    Allocation, BufferNo, EventNo, ExecutionSite, InstKind, Plan,
     sync::{InstRef, happens_before::Occurrence},
 };
 
@@ -58,6 +58,9 @@ struct Issued {
     last: Vec<Option<usize>>,
     /// The instructions for which the host has waited, and so for what is before them.
     by_host: Vec<usize>,
+    /// By buffer: the events of its recorded streams, for which PyTorch lets the stream of the free wait (`CUDAMallocAsyncAllocator.cpp`,
+    /// `free_impl`).
+    recorded: FxHashMap<BufferNo, Vec<usize>>,
 }
 
 impl StreamOrderedFrees {
@@ -91,14 +94,23 @@ impl StreamOrderedFrees {
             return;
         }
         let exit = plan.exit();
-        let mut issued = Issued { last: vec![None; plan.streams.len()], by_host: Vec::new() };
+        let of_recorded = plan.early_releases.iter().filter(|it| is_held && it.works.is_empty());
+        let of_recorded: FxHashMap<EventNo, BufferNo> =
+            of_recorded.flat_map(|it| it.recorded.iter().map(|event| (*event, it.buffer))).collect();
+        let last = vec![None; plan.streams.len()];
+        let mut issued = Issued { last, by_host: Vec::new(), recorded: FxHashMap::default() };
         let mut recorded = FxHashMap::default();
         for (at, inst) in plan.code.iter().enumerate() {
             while let Some(it) = freed.next_if(|it| free_of(it).is_some_and(|free| free < inst.origin)) {
                 self.free((plan, rules), (it, free_of(it)), &issued, exit);
             }
             match inst.kind {
-                InstKind::RecordEvent { event } => _ = recorded.insert(event, at),
+                InstKind::RecordEvent { event } => {
+                    recorded.insert(event, at);
+                    if let Some(buffer) = of_recorded.get(&event) {
+                        issued.recorded.entry(*buffer).or_default().push(at);
+                    }
+                }
                 InstKind::HostWait { event } => issued.by_host.extend(recorded.get(&event)),
                 _ => (),
             }
@@ -129,6 +141,8 @@ impl StreamOrderedFrees {
         let all = issued.last.iter().enumerate().filter(|(stream, _)| follows_own || *stream == own);
         let follows: Vec<usize> =
             if is_unmapped { issued.by_host.clone() } else { all.filter_map(|(_, last)| *last).collect() };
+        let recorded = issued.recorded.get(&it.buffer).into_iter().flatten().copied();
+        let follows: Vec<usize> = follows.into_iter().chain(recorded).collect();
         let lifetime = Lifetime {
             free,
             freed_by,
@@ -193,6 +207,7 @@ impl Lifetime {
                 freed_by: self.freed_by,
                 by_next_run: false,
                 by_next_call: false,
+                in_capture: false,
                 is_unmapped: self.is_unmapped,
             },
         }

@@ -33,6 +33,7 @@ impl TwoRuns {
         for it in &mut allocated[1] {
             it.buffer = buffers.map_or(it.buffer, |all| all[rank][it.buffer as usize]);
             it.pool.stream = numbers[1].streams[it.pool.stream as usize];
+            it.pool.named = it.pool.named.map(|named| numbers[1].pools[named as usize]);
         }
         let [of_first, mut of_second] = numbers;
         let mut places = [joined.add_run(first, &of_first, signals, |_, it| kept_kind(it)), Vec::new()];

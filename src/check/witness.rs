@@ -168,6 +168,7 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, No
         ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
         ExecutionFaultKind::TooFewQueues(_) => return Err(NotShown::NoFault),
         ExecutionFaultKind::NotFreed => return Err(NotShown::StorageIsKept),
+        ExecutionFaultKind::Swapped(_) => return Err(NotShown::Swapped),
         ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world),
         ExecutionFaultKind::Isolation
         | ExecutionFaultKind::HostWait
@@ -182,7 +183,7 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, No
     // The last post of the statement follows the first one.
     let posts = |it: &InstKind| matches!(it, InstKind::Signal { signal } if semaphores::is_post(*signal));
     let mut all = (0..code.len()).filter(|at| code[*at].origin == fault.origin && posts(&code[*at].kind));
-    let post = match fault.again {
+    let post = match fault.again.filter(|_| !between_runs) {
         Some([_, inst]) => Some(inst).filter(|it| posts(&code[*it].kind)),
         None => all.next(),
     };

@@ -68,7 +68,7 @@ pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;
 
 /// Where a buffer is, and from where its offset counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
     /// Memory that other ranks do not access.
     Private,

@@ -73,8 +73,8 @@ struct ExecutableBuilder<'a> {
     completion_events: Vec<Option<Event>>,
     /// The stream of the last NCCL group and the event recorded behind it, if communications are serialized.
     last_nccl_group: Option<(Stream, Event)>,
-    /// The cuBLASLt workspace of each stream of the plan.
-    workspaces: Vec<Option<u64>>,
+    /// The cuBLASLt workspace of each stream of the plan: address and size.
+    workspaces: Vec<(u64, usize)>,
     /// Scratch memory of instructions, by stream.
     scratch: Vec<Scratch>,
     /// The device addresses of constants, by the address of their bytes.
@@ -224,7 +224,7 @@ impl<'a> ExecutableBuilder<'a> {
             logical_streams,
             events: (0..plan.event_count).map(event).collect::<Result<_, _>>()?,
             completion_events: vec![None; plan.work_count],
-            workspaces: vec![None; plan.streams.len()],
+            workspaces: vec![(0, 0); plan.streams.len()],
             last_nccl_group: None,
             scratch: Vec::new(),
             constants: FxHashMap::default(),

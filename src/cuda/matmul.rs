@@ -54,6 +54,7 @@ pub(super) struct PreparedMatmul {
     is_double: bool,
     accumulates: bool,
     workspace: u64,
+    workspace_bytes: usize,
 }
 
 impl CublasLtHandle {
@@ -108,13 +109,14 @@ impl CublasLtHandle {
         self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
     }
 
-    /// Prepares a product; returns `None` if cuBLASLt has no algorithm for it.
+    /// Prepares a product; returns `None` if cuBLASLt has no algorithm for it. `workspace` returns the address and the size of a workspace for
+    /// an algorithm that needs so many bytes.
     pub fn prepare(
         &self,
         desc: &MatmulDesc,
         addresses: [u64; 3],
         bias: u64,
-        workspace: u64,
+        workspace: impl FnOnce(usize) -> Result<(u64, usize), ExecutorError>,
     ) -> Result<Option<PreparedMatmul>, ExecutorError> {
         use sys::cublasComputeType_t as Compute;
         use sys::cudaDataType_t as Type;
@@ -167,7 +169,8 @@ impl CublasLtHandle {
         let accumulates = matches!(desc.bias, Bias::Matrix(_));
         let addresses = [b, a, if accumulates { bias } else { out }, out];
         let found = self.find_algorithms(operation, layouts, addresses, 1)?;
-        let Some(first) = found.first().copied() else { return Ok(None) };
+        let Some((first, needed)) = found.first().copied() else { return Ok(None) };
+        let (workspace, workspace_bytes) = workspace(needed)?;
         Ok(Some(PreparedMatmul {
             cublaslt: *self,
             operation,
@@ -179,6 +182,7 @@ impl CublasLtHandle {
             is_double: double,
             accumulates,
             workspace,
+            workspace_bytes,
         }))
     }
 
@@ -301,7 +305,7 @@ impl PreparedMatmul {
                 self.layouts[3],
                 &raw const self.algorithm,
                 self.workspace as *mut c_void,
-                WORKSPACE,
+                self.workspace_bytes,
                 stream.0.cast(),
             )
         };

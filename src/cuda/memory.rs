@@ -199,6 +199,11 @@ impl DeviceMemory {
         buffer.map_or(DType::Float, |it| it.dtype)
     }
 
+    /// Returns whether the caller passes memory for each run.
+    pub fn is_callers(&self) -> bool {
+        self.temporary_end.is_some()
+    }
+
     /// Returns the bytes of temporary memory that the caller passes for a run.
     pub fn temporary_bytes(&self) -> usize {
         self.temporary_end.unwrap_or(0)

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     blame::{Reason, deviant_of_cycle, left_out},
+    departure::{self, Departure},
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, usual_size, wrong_peer},
@@ -26,6 +27,8 @@ pub(crate) enum Cause {
     Membership { variants: Vec<GroupId>, waiting: Vec<Call> },
     /// The members of a group do not make the same call.
     Diverged(Divergence),
+    /// One rank leaves the calls of the program, in groups that others may not share.
+    Departed(Departure),
     /// The members of an all-to-all pass more or fewer elements than they expect in total.
     Uneven { queue: usize, seq: u32, deviating: Vec<Call> },
     /// A send and its receive have different sizes or element types;
@@ -44,7 +47,7 @@ pub(crate) enum Cause {
     /// A rank has issued nothing else. `is_proven` if it is the one to blame: else the ranks that wait may have made a call too many.
     Late { stall: usize, ranks: Vec<Rank>, is_proven: bool },
     /// Ranks issue collectives of two groups in different orders, and none of the two proceeds.
-    Crossed { one: Call, two: Call, other: Rank },
+    Crossed { one: Call, two: Call, other: Rank, deviant: Option<Rank> },
     /// All ranks have made the call, and what the records hold agrees.
     Unknown { stall: usize },
 }
@@ -123,7 +126,44 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         }
     }
     causes.extend(found.into_iter().map(|it| it.2));
+    depart(job, &stalls, &mut causes);
     Analysis { stalls, causes, completed: Vec::new() }
+}
+
+/// Puts the one rank that departs from the program before causes that name nobody, and instead of what a group alone shows of it.
+fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
+    let Some(first) = causes.first() else { return };
+    let named = match first {
+        Cause::Diverged(it) if it.basis != Basis::Undecided => {
+            it.diverged.first().and_then(|it| it.first()).map(|it| it.rank)
+        }
+        // The reasons that name a rank are shown with it.
+        Cause::Passed { deviant: Some(_), .. }
+        | Cause::Crossed { deviant: Some(_), .. }
+        | Cause::Cycle { deviant: Some(_), .. }
+        | Cause::Message { deviating: Some(_), .. }
+        | Cause::Membership { .. }
+        | Cause::WrongPeer(_)
+        | Cause::Missing { .. }
+        | Cause::Uneven { .. } => return,
+        _ => None,
+    };
+    let Some(found) = departure::find(job, stalls).filter(|it| named.is_none_or(|rank| rank == it.call.rank))
+    else {
+        return;
+    };
+    if named.is_some() && found.how == divergence::How::Other {
+        return;
+    }
+    // What the group alone shows is known better if it is the same.
+    let is_same = |it: &Divergence| it.calls().any(|it| *it == found.call) && it.how == found.how;
+    if let Cause::Diverged(it) = first
+        && named.is_some()
+        && is_same(it)
+    {
+        return;
+    }
+    causes.insert(0, Cause::Departed(found));
 }
 
 /// Returns the cause that the calls of a stall show by themselves.
@@ -219,15 +259,14 @@ pub(crate) fn is_expected(job: &Job<'_>, stall: &Stall) -> bool {
     stall.ranks().count() * 2 > job.queues[queue].members.len() || by_others()
 }
 
-/// Whether two ranks wait for a rank in messages, or most members of a group in a collective: not both have made a call too many.
+/// Whether two ranks wait for a rank, in different groups or in messages, or most members of a group in a collective: not all have made a call too
+/// many.
 fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
     let misses = |it: &&Stall| it.blocked_by.is_none() && it.absent.contains(&rank);
     let mut waiting: Option<Rank> = None;
-    graph.stalls().iter().filter(misses).any(|it| match it.place {
-        Place::Collective { .. } => is_expected(job, it),
-        Place::Pair { .. } | Place::AnySource { .. } => {
-            it.ranks().any(|other| other != rank && *waiting.get_or_insert(other) != other)
-        }
+    graph.stalls().iter().filter(misses).any(|it| {
+        is_expected(job, it)
+            || it.ranks().take(1).any(|other| other != rank && *waiting.get_or_insert(other) != other)
     })
 }
 
@@ -246,7 +285,9 @@ fn absence(
     let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
     let is_idle = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
     let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
-    let is_proven = is_expected(job, stall) || idle.iter().all(|it| is_missed_twice(job, graph, *it));
+    let is_proven = is_expected(job, stall)
+        || idle.iter().all(|it| is_missed_twice(job, graph, *it))
+        || stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it));
     (!idle.is_empty())
         .then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }
@@ -265,7 +306,7 @@ fn first_time(job: &Job<'_>, found: &Divergence) -> i64 {
 /// Whether a rank has made more calls since the first open one than its ring buffer holds.
 fn is_full(job: &Job<'_>, rank: Rank) -> bool {
     let log = job.records.log(rank);
-    log.is_some_and(|log| log.lost > 0 && log.records.first().is_some_and(|it| !it.done))
+    log.is_some_and(|log| log.is_cut() && log.records.first().is_some_and(|it| !it.done))
 }
 
 /// The number of calls that a host runs ahead of the device at most in a job that proceeds.
@@ -278,7 +319,7 @@ fn may_have_lost(job: &Job<'_>, stall: &Stall) -> bool {
         let log = job.records.log(call.rank);
         log.is_some_and(|log| {
             let open = log.records.iter().filter(|it| !it.done).count();
-            log.lost > 0
+            log.is_cut()
                 && (open >= MAX_AHEAD || is_full(job, call.rank) || stall.is_given_up(job))
                 && log.records.iter().all(|it| it.group != job.record(*call).group || !it.done)
         })
@@ -387,12 +428,32 @@ fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Dated> {
                 one.waiting.iter().filter_map(|a| Some((a, two.waiting.iter().find(|b| b.rank == a.rank)?)));
             let (first, second): (Vec<_>, Vec<_>) = both.partition(|(a, b)| a.at < b.at);
             if let (Some((a, b)), Some((other, _))) = (first.first(), second.first()) {
-                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank };
+                let deviant = against_most(job, **a, **b);
+                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank, deviant };
                 return Some((Weight::Fault, one.since(job), cause));
             }
         }
     }
     None
+}
+
+/// Returns the only rank that has its open calls like these two in another order than all others, three at least.
+fn against_most(job: &Job<'_>, one: Call, two: Call) -> Option<Rank> {
+    let role = |call: Call| (job.token(call), &job.records.group(job.record(call).group).description);
+    let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+    for log in &job.records.ranks {
+        let open = (0..log.records.len() as u32).map(|at| Call { rank: log.rank, at });
+        let mut open = open.filter(|it| !job.record(*it).done).map(role);
+        match open.find(|it| *it == role(one) || *it == role(two)) {
+            Some(it) if it == role(one) => ahead.push(log.rank),
+            Some(_) => behind.push(log.rank),
+            None => (),
+        }
+    }
+    match (ahead.as_slice(), behind.as_slice()) {
+        ([rank], others) | (others, [rank]) if others.len() > 2 => Some(*rank),
+        _ => None,
+    }
 }
 
 /// The number of collectives that are compared with each other.

@@ -86,7 +86,7 @@ impl Divergence {
 /// Returns the first position from which all lanes have their records, and whole groups of calls.
 fn window(job: &Job<'_>, queue: &Queue) -> u32 {
     let cut = queue.lanes.iter().filter(|it| !it.calls.is_empty());
-    let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.lost > 0));
+    let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.is_cut()));
     let is_partial = |it: &Lane| job.record(Call { rank: it.rank, at: it.calls[0] }).batch == Batch::CutEnd;
     cut.map(|it| it.first + u32::from(is_partial(it))).max().unwrap_or(0)
 }

@@ -80,6 +80,7 @@ pub(crate) fn read(
     let mut reader = Reader { values, tables, version, members, cache: Caches::default(), has_stacks: false };
     let mut records = Vec::with_capacity(entries.len());
     let (mut lost, mut is_p2p) = (0, Vec::with_capacity(entries.len()));
+    let (mut has_gaps, mut next) = (false, None);
     for (at, entry) in entries.iter().enumerate() {
         let (record, id, of_p2p) = reader.record(at, *entry)?;
         if reader.cache.members > MAX_MEMBERS {
@@ -89,6 +90,8 @@ pub(crate) fn read(
         if at == 0 {
             lost = id.unwrap_or(0);
         }
+        has_gaps |= next.is_some() && id.is_some() && next != id;
+        next = id.map(|it| it + 1);
         records.push(record);
     }
     let backend = reader.cache.backend.clone();
@@ -101,6 +104,8 @@ pub(crate) fn read(
         records,
         groups,
         lost,
+        has_gaps,
+        only_active: false,
         has_stacks: reader.has_stacks,
         reports_completion,
         status: top.get("pg_status").map(|it| status_of_groups(values, *it)).unwrap_or_default(),
@@ -215,6 +220,9 @@ impl<'v> Reader<'v> {
         let group = group.ok_or_else(|| missing("process_group", &self.version))?;
         let signature = self.signature(operation, &keys);
         let peer = self.peer(peer, &keys);
+        let (completed, timeout) = (time(keys.completed), time(keys.timeout));
+        let waited = completed.saturating_sub(created) / 1_000_000;
+        let has_waited = |limit: i64| timeout > 0 && completed > 0 && waited >= limit;
         let record = Record {
             signature,
             group,
@@ -229,7 +237,9 @@ impl<'v> Reader<'v> {
             batch: Batch::Alone,
             created,
             started: time(keys.started),
-            completed: time(keys.completed),
+            completed,
+            outlived: has_waited(timeout),
+            waited_long: has_waited(timeout / 2),
         };
         let id = keys.record_id.and_then(|it| values.int(it)).and_then(|it| u64::try_from(it).ok());
         let is_p2p = keys.is_p2p.and_then(|it| values.bool(it)).unwrap_or(peer != Peer::None);

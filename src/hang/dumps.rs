@@ -11,6 +11,7 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use crate::{
+    active,
     record::{Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
     wording::numbers_text,
 };
@@ -176,5 +177,7 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     dumps.records.signatures = tables.signatures.into_values();
     dumps.records.stacks = tables.stacks.into_values();
     dumps.records.names = tables.names.into_values();
+    active::mark_active(&mut dumps.records);
+    active::mark_aborted(&mut dumps.records);
     Ok(dumps)
 }

@@ -2,6 +2,7 @@
 
 mod absent;
 mod cycle;
+mod departed;
 mod diverged;
 mod group;
 mod waiting;
@@ -21,6 +22,7 @@ pub(crate) use self::diverged::explain_completed;
 use self::{
     absent::{late, lost, missing, unknown},
     cycle::{cycle, possible_cycle},
+    departed::departed,
     diverged::diverged,
     group::{membership, uneven},
     waiting::{crossed, message, passed, wrong_peer},
@@ -62,6 +64,7 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
     match cause {
         Cause::Membership { variants, waiting } => membership(job, variants, waiting),
         Cause::Diverged(found) => diverged(job, found),
+        Cause::Departed(found) => departed(job, found),
         Cause::Uneven { queue, seq, deviating } => uneven(job, *queue, *seq, deviating),
         Cause::Message { send, receive, deviating } => message(job, *send, *receive, *deviating),
         Cause::WrongPeer(found) => wrong_peer(job, *found),
@@ -73,7 +76,7 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
         Cause::Missing { stall: at, ranks } => missing(job, stall(*at), ranks),
         Cause::Lost { stall: at, is_hang } => lost(job, stall(*at), *is_hang),
         Cause::Late { stall: at, ranks, is_proven } => late(job, stall(*at), ranks, *is_proven),
-        Cause::Crossed { one, two, other } => crossed(job, *one, *two, *other),
+        Cause::Crossed { one, two, other, deviant } => crossed(job, *one, *two, (*other, *deviant)),
         Cause::Unknown { stall: at } => unknown(job, stall(*at)),
     }
 }

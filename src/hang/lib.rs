@@ -3,7 +3,7 @@
 //! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
 //!
 //! PyTorch keeps the last calls of `torch.distributed` of each process, and writes them to a file when a collective times out. `files` finds and reads these dumps
-//! (`pickle` and `json` give `value`s, `dump` and `batch` make a log of `record`s for each rank). `queues` puts the calls into the order in which communicators
+//! (`pickle` and `json` give `value`s, `dump` and `batch` make a log of `record`s for each rank, `active` says which calls are open). `queues` puts the calls into the order in which communicators
 //! pair them, `stall` finds what does not proceed, and `divergence` where the members of a group stop making the same calls. `cause` decides which
 //! of it came first, with the cycles of `graph`; `explain` and `report` say it.
 //!
@@ -32,11 +32,13 @@
 //! # Ok::<(), String>(())
 //! ```
 
+mod active;
 mod agreement;
 mod archive;
 mod batch;
 mod blame;
 mod cause;
+mod departure;
 pub mod diagnostics;
 mod divergence;
 mod dump;

@@ -265,7 +265,7 @@ impl<'r> Job<'r> {
 
 /// Whether the log of a rank may have lost messages of a group: the number of the first record of the group tells how many messages it had before.
 pub(crate) fn lost_messages(records: &Records, rank: Rank, group: GroupId) -> bool {
-    let Some(log) = records.log(rank).filter(|it| it.lost > 0) else { return false };
+    let Some(log) = records.log(rank).filter(|it| it.is_cut()) else { return false };
     log.records.iter().find(|it| it.group == group).is_none_or(|first| match first.peer {
         Peer::None => first.p2p_seq > 0 || first.batch != Batch::Alone,
         Peer::Any | Peer::Rank(_) => first.p2p_seq != 1 || first.batch != Batch::Alone,

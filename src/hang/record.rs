@@ -260,6 +260,10 @@ pub struct Record {
     pub started: i64,
     /// When its completion was noticed; 0 if it was not.
     pub completed: i64,
+    /// Whether it was noticed at or after the time-out of the call.
+    pub outlived: bool,
+    /// Whether it was noticed after half of this time.
+    pub waited_long: bool,
 }
 
 impl Record {
@@ -282,6 +286,10 @@ pub struct RankLog {
     pub groups: Vec<GroupId>,
     /// The number of records that the ring buffer has overwritten.
     pub lost: u64,
+    /// Whether records between others are left out.
+    pub has_gaps: bool,
+    /// Whether records are left out because they have completed, and not because a ring buffer has overwritten them.
+    pub only_active: bool,
     /// Whether the records have stacks.
     pub has_stacks: bool,
     /// False if the recorder does not report completion.
@@ -356,6 +364,13 @@ pub struct Records {
     pub stacks: Vec<Stack>,
     /// The names of files and functions.
     pub names: Vec<String>,
+}
+
+impl RankLog {
+    /// Whether the ring buffer has overwritten records.
+    pub fn is_cut(&self) -> bool {
+        self.lost > 0 && !self.only_active
+    }
 }
 
 impl Records {

@@ -123,16 +123,19 @@ pub fn report(dumps: &Dumps) -> Report {
         findings.push(finding);
     }
     findings.extend(analysis.completed.iter().map(|it| explain_completed(&job, it)));
-    let late_and_timed_out = analysis.causes.first().is_some_and(|it| match it {
-        Cause::Late { stall, .. } => analysis.stalls[*stall].is_given_up(&job),
-        _ => false,
-    });
+    // A job that the watchdog of one rank ends hangs, whatever the cause is.
+    let is_timed_out = !analysis.causes.is_empty() && analysis.stalls.iter().any(|it| it.is_given_up(&job));
     let is_error = |it: &Finding| it.code.severity() == Severity::Error;
-    let is_hang = findings.iter().any(is_error) || late_and_timed_out;
+    let is_hang = findings.iter().any(is_error) || is_timed_out;
     let logs = &dumps.records.ranks;
-    let cut = logs.iter().filter(|it| it.lost > 0).count();
+    let cut = logs.iter().filter(|it| it.is_cut()).count();
     if cut > 0 {
         notes.push(format!("the ring buffers of {} have overwritten older records", count_text(cut, "rank")));
+    }
+    if logs.iter().any(|it| it.only_active) {
+        notes.push(
+            "the dumps hold only calls that have not completed (`TORCH_INCLUDE_ONLY_ACTIVE`)".to_owned(),
+        );
     }
     notes.extend(earlier::note(logs));
     // Where records are missing, the status says more.
@@ -177,7 +180,7 @@ fn shows_completion(job: &Job<'_>, log: &RankLog) -> bool {
                 None => !log.records.iter().any(|it| it.group == *group) && is_unused(),
             }
     };
-    log.lost == 0 || log.groups.iter().all(is_shown)
+    !log.is_cut() || log.groups.iter().all(is_shown)
 }
 
 /// Says what `pg_status` shows: the last operation that each rank has enqueued in a group, if they differ, and the ranks that have no records

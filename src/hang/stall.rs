@@ -121,7 +121,7 @@ fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
 
 /// Whether a member may have made a collective whose record is lost: it has not kept this one, nor a later one that completed.
 pub(crate) fn has_lost(job: &Job<'_>, lane: &Lane, seq: u32) -> bool {
-    let has_lost = job.records.log(lane.rank).is_some_and(|it| it.lost > 0);
+    let has_lost = job.records.log(lane.rank).is_some_and(|it| it.is_cut());
     has_lost && (lane.calls.is_empty() || lane.first > seq && lane.head == Some(lane.first))
 }
 

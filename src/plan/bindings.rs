@@ -136,10 +136,13 @@ impl PlanBuilder<'_> {
         let count = |of: &FxHashMap<BufferNo, usize>| of.get(&buffer).copied().unwrap_or_default();
         if count(&self.name_counts) == count(&self.hold_counts) + 1 {
             let at = Unbound { origin: self.origin_no(), current: self.current };
-            self.allocator.unbind(&mut self.plan.allocations, buffer, at);
+            if let Some(it) = self.allocator.live(&mut self.plan.allocations, buffer) {
+                it.unbound = Some(at);
+            }
         }
         self.release(buffer);
         self.release_early(buffer);
+        self.leave_to_works(buffer);
     }
 
     /// Drops one reference to a buffer and frees the buffer if none is left, unless it belongs to an input.
@@ -149,6 +152,7 @@ impl PlanBuilder<'_> {
         let is_input = |it: &IoBinding| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
         if *count == 0 && !self.plan.inputs.iter().any(is_input) {
             let freed = (self.origin_no(), self.current);
+            self.free_recorded(buffer, freed);
             self.allocator.free(&mut self.plan.allocations, buffer, freed);
         }
     }

@@ -11,7 +11,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Allocation, BufferNo, Freed, StoragePool, StreamNo, Unbound};
+use super::{Allocation, BufferNo, Freed, StoragePool, StreamNo};
 
 /// The largest size, in bytes, of a request that the pool for small blocks serves (`kSmallSize`).
 const MAX_SMALL_REQUEST: usize = 1 << 20;
@@ -34,7 +34,7 @@ impl CachingAllocator {
         bytes: usize,
         stream: StreamNo,
     ) {
-        let pool = StoragePool { stream, is_small: bytes <= MAX_SMALL_REQUEST };
+        let pool = StoragePool { stream, is_small: bytes <= MAX_SMALL_REQUEST, named: None };
         self.live.insert(buffer, all.len());
         let frees_before = self.freed.get(&stream).copied().unwrap_or(0);
         all.push(Allocation {
@@ -46,19 +46,14 @@ impl CachingAllocator {
             unbound: None,
             freed: None,
             is_held: false,
+            is_recorded: false,
+            left: None,
         });
     }
 
-    /// Returns whether a live buffer is symmetric memory.
-    pub(super) fn is_symmetric(&self, all: &[Allocation], buffer: BufferNo) -> bool {
-        self.live.get(&buffer).and_then(|at| all.get(*at)).is_some_and(|it| it.is_symmetric)
-    }
-
-    /// Records that no tensor is bound to a buffer any more.
-    pub(super) fn unbind(&mut self, all: &mut [Allocation], buffer: BufferNo, at: Unbound) {
-        if let Some(it) = self.live.get(&buffer).and_then(|at| all.get_mut(*at)) {
-            it.unbound = Some(at);
-        }
+    /// Returns the allocation of a live buffer; `None` for one that no statement allocates.
+    pub(super) fn live<'a>(&self, all: &'a mut [Allocation], buffer: BufferNo) -> Option<&'a mut Allocation> {
+        self.live.get(&buffer).and_then(|at| all.get_mut(*at))
     }
 
     /// Returns where a buffer may be freed before `free`, at the statement of `free`; `None` if it is no block of the allocator. What is

@@ -73,6 +73,8 @@ pub(super) struct PlanBuilder<'p> {
     /// The buffers that handles of peers' memory keep (`held_operands`).
     pub(super) held_by_handles: FxHashSet<BufferNo>,
     pub(super) allocator: CachingAllocator,
+    /// The streams that are recorded for each buffer.
+    pub(super) recorded: FxHashMap<BufferNo, Vec<StreamNo>>,
     /// For tensors of which this rank holds no part: the stream whose slice the tensor holds on the other
     /// ranks.
     pub(super) slices: FxHashMap<TensorId, usize>,
@@ -164,6 +166,7 @@ impl<'p> PlanBuilder<'p> {
             watched: FxHashSet::default(),
             held_by_handles: FxHashSet::default(),
             allocator: CachingAllocator::default(),
+            recorded: FxHashMap::default(),
             slices: FxHashMap::default(),
             plan: Plan::empty(rank, teams.world().len(), vec![PlanStream::Entry]),
             streams: FxHashMap::default(),

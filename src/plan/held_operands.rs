@@ -8,11 +8,14 @@
 //!
 //! PyTorch releases the operands of a communication of NCCL also without a wait: once its watchdog has seen the end of the communication, the
 //! next call of the process group does so (`ProcessGroupNCCL.cpp`, `shelvesToUnstash_`). So a buffer to which no tensor is bound may be free from
-//! there on, if all that hold it have ended: `EarlyRelease`.
+//! there on, if all that hold it have ended: `EarlyRelease`. The watchdog does not see communications that are captured, so those that nothing
+//! waits for release their operands as soon as the program drops them (`workEnqueue`): `Allocation::left`.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Backend, BufferNo, Communication, EarlyRelease, InstKind, WorkNo, context::PlanBuilder};
+use super::{
+    Allocation, Backend, BufferNo, Communication, EarlyRelease, InstKind, WorkNo, context::PlanBuilder,
+};
 
 impl PlanBuilder<'_> {
     /// Lets a communication that is posted keep its operands.
@@ -39,8 +42,11 @@ impl PlanBuilder<'_> {
         }
         if backend == Backend::Cuda {
             // A Deallocate of symmetric memory unmaps it, so that only the transfer itself may delay it.
-            let is_block = |it: &BufferNo| !self.allocator.is_symmetric(&self.plan.allocations, *it);
-            let (blocks, symmetric): (Vec<_>, Vec<_>) = held.into_iter().partition(is_block);
+            let is_symmetric = |it: &Allocation| it.is_symmetric;
+            let all = &mut self.plan.allocations;
+            let (symmetric, blocks): (Vec<_>, Vec<_>) = held
+                .into_iter()
+                .partition(|it| self.allocator.live(all, *it).is_some_and(|it| is_symmetric(it)));
             self.held_by_handles.extend(blocks);
             held = symmetric;
         }
@@ -54,6 +60,7 @@ impl PlanBuilder<'_> {
             self.firm_holds.entry(buffer).and_modify(|it| *it -= usize::from(!is_watched));
             self.hold_counts.entry(buffer).and_modify(|it| *it -= 1);
             self.release(buffer);
+            self.leave_to_works(buffer);
         }
     }
 
@@ -81,7 +88,22 @@ impl PlanBuilder<'_> {
         let Some(freed) = self.allocator.free_early(&self.plan.allocations, buffer, at) else { return };
         let holding = self.held.iter().filter(|it| it.1.contains(&buffer));
         let works = holding.map(|it| *it.0).collect();
-        self.plan.early_releases.push(EarlyRelease { freed, buffer, works });
+        let recorded = self.events_of_recorded(buffer);
+        self.plan.early_releases.push(EarlyRelease { freed, buffer, works, recorded });
+    }
+
+    /// Records that only communications hold a buffer, if no tensor is bound to it.
+    pub(super) fn leave_to_works(&mut self, buffer: BufferNo) {
+        let count = |of: &FxHashMap<BufferNo, usize>| of.get(&buffer).copied().unwrap_or_default();
+        let holds = count(&self.hold_counts);
+        if holds == 0 || count(&self.name_counts) > holds {
+            return;
+        }
+        let at = (self.origin_no(), self.current);
+        let freed = self.allocator.free_early(&self.plan.allocations, buffer, at);
+        if let Some(it) = self.allocator.live(&mut self.plan.allocations, buffer) {
+            it.left = freed;
+        }
     }
 
     /// Marks, at the end of the program, the allocations that are kept by handles, or by communications that nothing waits for. They are
@@ -91,6 +113,8 @@ impl PlanBuilder<'_> {
         let held: FxHashSet<BufferNo> = by_works.chain(self.held_by_handles.iter().copied()).collect();
         for it in &mut self.plan.allocations {
             it.is_held = held.contains(&it.buffer);
+            let is_left = it.is_held && !self.held_by_handles.contains(&it.buffer);
+            it.left = it.left.filter(|_| is_left);
         }
     }
 }

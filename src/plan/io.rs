@@ -77,6 +77,7 @@ impl PlanBuilder<'_> {
             self.plan.outputs.push(port);
         }
         self.list_bound_tensors();
+        self.free_recorded_at_end();
         self.emit(InstKind::ReadOutputs);
         Ok(())
     }

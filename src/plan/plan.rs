@@ -59,6 +59,8 @@ pub struct Plan {
     pub live_out: Vec<BufferNo>,
     /// The storage that statements allocate, in program order.
     pub allocations: Vec<Allocation>,
+    /// The pools that ALLOCATE statements name (`pool=`).
+    pub pools: Vec<String>,
     /// The ALLOCATE statements in loops that have no effect in some iterations, because their name is bound.
     pub skipped_allocations: Vec<SkippedAllocation>,
     /// The copies in loops that write into what an earlier iteration made their result a view of.
@@ -120,9 +122,14 @@ pub struct Allocation {
     pub freed: Option<Freed>,
     /// Whether a communication that nothing waits for, or a handle of its memory, still holds the buffer at the end.
     pub is_held: bool,
+    /// Whether the work of recorded streams delays its free (`EarlyRelease::recorded`).
+    pub is_recorded: bool,
+    /// Where only communications of NCCL hold the buffer for which nothing waits. A capture frees it there.
+    pub left: Option<Freed>,
 }
 
-/// A buffer whose communications have ended, without a Wait, where the program calls the next one.
+/// A buffer that is freed once something has ended for which no stream waits: communications that hold it, where the program calls the next
+/// one, or the work of streams that the program has recorded (`RecordStream`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyRelease {
     /// Where it may be freed.
@@ -131,6 +138,8 @@ pub struct EarlyRelease {
     pub buffer: BufferNo,
     /// The communications.
     pub works: Vec<WorkNo>,
+    /// The event of each recorded stream where the buffer is freed.
+    pub recorded: Vec<EventNo>,
 }
 
 /// A pool of storage. Buffers of different pools never share storage.
@@ -140,6 +149,8 @@ pub struct StoragePool {
     pub stream: StreamNo,
     /// Whether it is the pool for small requests.
     pub is_small: bool,
+    /// The pool that the ALLOCATE names, an index into `Plan::pools`.
+    pub named: Option<u32>,
 }
 
 /// The point from which no tensor is bound to a buffer.

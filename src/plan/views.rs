@@ -15,7 +15,7 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
+    pub(super) fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
         let (key, kind) = match &self.program.streams[stream] {
             Stream::Named(number) => match self.streams.get(&StreamKey::Named(*number)) {
                 Some(known) => return Ok(*known),
@@ -55,6 +55,9 @@ impl PlanBuilder<'_> {
         if stmt.op == Op::SynchronizeHost {
             self.wait_on_host();
             return Ok(());
+        }
+        if let [Operand::Tensor(tensor), Operand::Stream(stream)] = *stmt.args {
+            return self.record_stream(tensor, stream);
         }
         let Some(stream) = operand(&stmt.args) else { return Ok(()) };
         let stream = self.stream(stream)?;
@@ -105,6 +108,12 @@ impl PlanBuilder<'_> {
         self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true))?;
         if let Some(it) = self.plan.allocations.last_mut() {
             it.is_symmetric = stmt.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric);
+            if let Some(name) = stmt.get(attr::POOL) {
+                let pools = &mut self.plan.pools;
+                let known = pools.iter().position(|it| *it == name);
+                it.pool.named = Some(known.unwrap_or(pools.len()) as u32);
+                pools.extend(known.is_none().then(|| name.to_owned()));
+            }
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! Checks buffer assignments of random plans and of lowered random programs. Buffers that share bytes must be
 //! ordered according to a graph of all edges. Under one schedule, shared storage must give the result of
-//! separate storage, even if the program has races.
+//! separate storage, even if the program has races. In every second assignment, rank 0 has a caller that gives all inputs away.
 //!
 //! `HIR_LAYOUTS=20000` tries more assignments, `HIR_SEED=7` others.
 
 use grammar::span::LineIndex;
-use hir_cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice};
+use hir_cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice, PortMemory, Segment};
 use hir_driver::run::inputs::InputSpec;
-use hir_plan::{Plan, World};
+use hir_plan::{IoBinding, Plan, World};
 use hir_sim::{Schedule, SimOptions};
 use hir_tensor::{dense::DenseTensor, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
         let (mut sharing, mut faults) = (0, Vec::new());
         for seed in (0..count).map(|at| (seed + at) as u64) {
             let Some(plans) = of(seed) else { continue };
-            match check_layouts(&plans) {
+            match check_layouts(&plans, seed % 2 == 1) {
                 Ok(shares) => sharing += usize::from(shares),
                 Err(fault) => faults.push(format!("seed {seed}: {fault}")),
             }
@@ -64,8 +64,12 @@ fn program(seed: u64) -> Option<World> {
 }
 
 /// Returns true if some buffers share bytes, or an error if the sharing changes a result.
-fn check_layouts(plans: &World) -> Result<bool, String> {
-    let layout = BufferAssignment::of(plans).map_err(|it| format!("{it:?} is too large"))?;
+fn check_layouts(plans: &World, has_caller: bool) -> Result<bool, String> {
+    let donated: Vec<String> = plans[0].inputs.iter().map(|it| it.name.clone()).collect();
+    let caller = PortMemory::Caller { rank: 0, donated: &donated };
+    let ports = if has_caller { caller } else { PortMemory::Segments };
+    let layout =
+        BufferAssignment::with_ports(plans, ports, &[]).map_err(|it| format!("{it:?} is too large"))?;
     let shares = check_sharing(plans, &layout)?;
     if shares {
         let mut filling = InputSpec::new(InputKind::Exact, 0, plans);
@@ -120,10 +124,16 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
         let rank = &layout.ranks[plan.rank];
         let mut sharing = vec![false; rank.buffers.len()];
         for (at, spot) in rank.buffers.iter().enumerate() {
-            let (start, end) = if spot.is_symmetric {
-                (layout.signal_bytes, layout.symmetric_bytes)
-            } else {
-                (0, rank.private_bytes)
+            let (start, end) = match spot.segment {
+                Segment::Symmetric => (layout.signal_bytes, layout.symmetric_bytes),
+                Segment::Private => (0, rank.private_bytes),
+                Segment::Caller => (0, usize::MAX),
+                Segment::Lent => {
+                    let callers = rank.buffers.iter().filter(|it| it.segment == Segment::Caller);
+                    let ranges = callers.map(|it| (it.offset, it.offset + it.bytes));
+                    ranges.filter(|it| it.0 <= spot.offset).max().ok_or("a lent range has no owner")?
+                }
+                Segment::Registers => return Err(format!("rank {}: {at} is in registers", plan.rank)),
             };
             if spot.offset % ALIGNMENT != 0 || spot.offset < start || spot.offset + spot.bytes > end {
                 return Err(format!("rank {}: {at} is outside its segment", plan.rank));
@@ -131,15 +141,19 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
             sharing[at] =
                 (0..rank.buffers.len()).any(|other| other != at && overlap(spot, &rank.buffers[other]));
         }
-        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
+        let buffers = |ports: &[IoBinding]| -> Vec<usize> {
+            ports.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer as usize)).collect()
+        };
+        let (inputs, outputs) = (buffers(&plan.inputs), buffers(&plan.outputs));
         let touched = |buffer: usize| uses.iter().any(|it| it.1 == buffer);
-        if ports.into_iter().any(|it| sharing[it.buffer as usize] && touched(it.buffer as usize)) {
+        let is_own = |it: &&usize| rank.buffers[**it].segment != Segment::Caller;
+        if inputs.iter().chain(&outputs).filter(is_own).any(|it| sharing[*it] && touched(*it)) {
             return Err(format!("rank {}: an input or output shares its memory", plan.rank));
         }
         for (a, first, reads) in uses {
             let written =
                 || uses.iter().any(|(b, it, written)| it == first && *written && graph.is_ordered(*b, *a));
-            if sharing[*first] && !reads && !written() {
+            if sharing[*first] && !reads && !written() && !inputs.contains(first) {
                 return Err(format!("rank {}: {first} is read before it is written, and shares", plan.rank));
             }
             for (b, second, writes) in uses.iter().filter(|it| it.1 != *first) {
@@ -147,6 +161,12 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
                     continue;
                 }
                 shares = true;
+                // A result stays, and an input is there from the start.
+                let is_late = outputs.contains(first) && !graph.is_ordered(*b, *a)
+                    || inputs.contains(first) && !graph.is_ordered(*a, *b);
+                if is_late {
+                    return Err(format!("rank {}: {second} destroys {first}", plan.rank));
+                }
                 if (*reads || *writes) && !graph.is_ordered(*a, *b) && !graph.is_ordered(*b, *a) {
                     let rank = plan.rank;
                     return Err(format!(
@@ -156,7 +176,8 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
             }
         }
     }
-    let symmetric = |rank: usize| layout.ranks[rank].buffers.iter().filter(|it| it.is_symmetric);
+    let symmetric =
+        |rank: usize| layout.ranks[rank].buffers.iter().filter(|it| it.segment == Segment::Symmetric);
     for rank in 1..plans.len() {
         let sizes = |rank| symmetric(rank).map(|it| it.bytes).collect::<Vec<_>>();
         if sizes(0) == sizes(rank) && !symmetric(0).eq(symmetric(rank)) {
@@ -167,5 +188,10 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
 }
 
 fn overlap(a: &BufferSlice, b: &BufferSlice) -> bool {
-    a.is_symmetric == b.is_symmetric && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+    area(a) == area(b) && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}
+
+/// Returns the memory from whose start an offset counts.
+fn area(it: &BufferSlice) -> Segment {
+    if it.segment == Segment::Lent { Segment::Caller } else { it.segment }
 }

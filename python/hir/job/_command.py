@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import atexit
-import gc
 import importlib
 import os
+import random
 import runpy
-import socket
 import sys
-import threading
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn, Sequence
+from typing import TYPE_CHECKING, Sequence
+
+if TYPE_CHECKING:
+    from ._start import Start
 
 USAGE = "python -m hir job SCRIPT --ranks N [options] [--] [arguments of the script]"
 
@@ -67,8 +65,6 @@ def imports() -> str | None:
     """Imports what ranks share; returns why the job cannot run, if it cannot."""
     if not hasattr(os, "memfd_create"):
         return "`hir job` needs Linux"
-    # The recorder of PyTorch does not know groups in Python.
-    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     # A compiled function calls what the function calls.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A module of the current folder is none of PyTorch's.
@@ -93,92 +89,39 @@ def main(words: Sequence[str]) -> int:
     if missing:
         print(f"[FAILED] not run: {missing}")
         return 6
-    import torch
-
     from ._judge import judge
-    from ._supervise import Supervisor
+    from ._start import leave, start_ranks
 
     try:
         if options.folder:
             options.folder.mkdir(parents=True, exist_ok=True)
-        files = [os.memfd_create(f"hir-job-{rank}") for rank in range(options.ranks)]
-        server = socket.socket()
-        server.bind(("127.0.0.1", 0))
-        server.listen(128)
-        pipes = [Pipe() for _ in range(options.ranks)]
+        outcome = start_ranks(options.ranks, options.timeout, lambda it: _run_script(it, options, rest))
     except OSError as error:
         print(f"[FAILED] {error.strerror}{f': {error.filename}' if error.filename else ''}")
         return 6
-    sys.stdout.flush()
-    sys.stderr.flush()
-    processes = []
-    # Ranks share what is imported, until one of them writes to it.
-    gc.freeze()
-    for rank in range(options.ranks):
-        process = os.fork()
-        if process == 0:
-            for other, (own, far) in enumerate(pipes):
-                own.close()
-                if other != rank:
-                    far.close()
-            port = server.getsockname()[1]
-            server.close()
-            _run_rank(rank, options, rest, pipes[rank][1], files, port)
-        processes.append(process)
-    for _, far in pipes:
-        far.close()
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", server.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-    )
-    supervisor = Supervisor([own for own, _ in pipes], processes, options.timeout)
-    try:
-        outcome = supervisor.run()
     except KeyboardInterrupt:
         print("[STOPPED] by SIGINT")
         return 130
-    finally:
-        supervisor.end()
-        del store
-    _leave(judge(outcome, options.folder))
+    leave(judge(outcome, options.folder))
 
 
-def _leave(code: int) -> NoReturn:
-    """Ends this process as Python does, but without taking PyTorch apart, which would copy the memory that ranks share."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
-
-
-def _run_rank(rank: int, options: argparse.Namespace, rest: Sequence[str], connection: Connection, files: Sequence[int], port: int) -> NoReturn:
+def _run_script(start: Start, options: argparse.Namespace, rest: Sequence[str]) -> None:
     """Runs the script in this process as torchrun does."""
-    import torch
-
-    from ._rank import Rank, run_script
     from ._register import register
 
-    ranks = str(options.ranks)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, GROUP_RANK="0", ROLE_RANK=str(rank),
-        GROUP_WORLD_SIZE="1", ROLE_WORLD_SIZE=ranks, ROLE_NAME="default", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-        TORCHELASTIC_RUN_ID="hir-job", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS="0", TORCHELASTIC_USE_AGENT_STORE="True",
-    )  # fmt: skip
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    recorder = Rank(rank, connection, files)
+    # Processes that `torchrun` starts draw different numbers, unless the script seeds them.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     sys.argv = [options.script, *rest]
+    register(start.recorder, options.backend, "cuda" if options.cuda else "cpu", options.ranks, start.port)
+    if options.cuda:
+        from ._cuda import stand_in
 
-    def run() -> None:
-        register(recorder, options.backend, "cuda" if options.cuda else "cpu", options.ranks, port)
-        if options.cuda:
-            from ._cuda import stand_in
-
-            stand_in(rank, options.ranks, recorder.synchronize)
-        if options.is_module:
-            sys.path[0] = os.getcwd()
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-            runpy.run_path(options.script, run_name="__main__")
-
-    _leave(run_script(run, recorder))
+        stand_in(start.rank, options.ranks, start.recorder.uses, start.recorder.synchronize)
+    if options.is_module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+        runpy.run_path(options.script, run_name="__main__")

@@ -1,4 +1,4 @@
-"""A stand-in for GPUs (``--cuda``): what a script puts on a GPU is on the CPU, and streams and events do nothing.
+"""A stand-in for GPUs (``--cuda``): what a script puts on a GPU is on the CPU, and streams and events order what waits for communications.
 
 The functions of ``torch.cuda`` that the stand-in lacks fail as they do without a GPU: kernels of CUDA or Triton.
 """
@@ -6,7 +6,9 @@ The functions of ``torch.cuda`` that the stand-in lacks fail as they do without 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
+import threading
 from typing import Any, Callable
 
 import torch
@@ -14,6 +16,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
+
+from ._uses import Uses
 
 #: What the functions of `torch.cuda` and `torch.accelerator` return that tell something of a device.
 CONSTANTS: dict[str, Any] = {
@@ -31,38 +35,88 @@ CONSTANTS: dict[str, Any] = {
 ZEROS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
 NOTHING = (
     "init", "set_device", "set_device_index", "empty_cache", "manual_seed", "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats",
-    "reset_max_memory_allocated", "ipc_collect", "set_per_process_memory_fraction", "set_stream",
+    "reset_max_memory_allocated", "ipc_collect", "set_per_process_memory_fraction",
 )  # fmt: skip
 
 
 class Stream:
-    """A stream or an event, on which nothing runs."""
+    """A stream. What it starts is complete at once, but what it has waited for is known."""
+
+    uses: Uses
+    count = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.cuda_stream = 0
+        # As in PyTorch, there are 32 besides the default one: then they are used again.
+        self.cuda_stream = self.stream_id = min(Stream.count, 1 + (Stream.count - 1) % 32)
+        Stream.count += 1
+        self.uses.streams.add(self.stream_id)
+        self._before: list[Stream] = []
 
-    def record_event(self, event: Any = None) -> Any:
-        return event or Stream()
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
 
-    def elapsed_time(self, other: Any) -> float:
-        return 0.0
+    def wait_event(self, event: Event) -> None:
+        event.wait(self)
 
-    def is_capturing(self) -> bool:
-        return False
+    def wait_stream(self, other: Stream) -> None:
+        other.record_event().wait(self)
+
+    def synchronize(self) -> None:
+        self.record_event().synchronize()
 
     def query(self) -> bool:
         return True
 
-    def wait_stream(self, *_: Any) -> None:
-        pass
-
-    record = wait = wait_event = synchronize = wait_stream
+    def is_capturing(self) -> bool:
+        return False
 
     def __enter__(self) -> Stream:
+        self._before.append(current_stream())
+        set_stream(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        set_stream(self._before.pop())
+
+
+class Event:
+    """An event: the calls for which its stream had waited when it was recorded."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._seen: frozenset[int] = frozenset()
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._seen = Stream.uses.seen_by((stream or current_stream()).stream_id)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        Stream.uses.follow((stream or current_stream()).stream_id, self._seen)
+
+    def synchronize(self) -> None:
+        Stream.uses.synchronize(self._seen)
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Event) -> float:
+        return 0.0
+
+
+_threads = threading.local()
+
+
+def current_stream(*_: Any, **__: Any) -> Stream:
+    """Returns the stream of this thread."""
+    return getattr(_threads, "stream", None) or _default[0]
+
+
+def set_stream(stream: Stream | None) -> None:
+    _threads.stream = stream
+
+
+#: The default stream, which `stand_in` makes.
+_default: list[Stream] = []
 
 
 def _is_gpu(value: Any) -> bool:
@@ -77,6 +131,11 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             return args[0]
         if function is torch.Tensor.record_stream:
             return None
+        if function in (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist):
+            # The host waits for the values.
+            result = function(*args, **(kwargs or {}))
+            current_stream().synchronize()
+            return result
         if function is torch.device:
             return function(*args, **(kwargs or {}))
         if function is torch.nn.functional.scaled_dot_product_attention and isinstance(args[0], DTensor):
@@ -94,23 +153,33 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
+def stand_in(rank: int, ranks: int, uses: Uses, synchronize: Callable[[], None]) -> None:
     """Replaces the GPUs in this process."""
+    Stream.uses = uses
+    _default.append(Stream())
+    uses.current = lambda: current_stream().stream_id
 
     def constant(value: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: value
 
     values = {**CONSTANTS, **dict.fromkeys(ZEROS, 0), **dict.fromkeys(NOTHING), "device_count": ranks}
     values |= {"current_device": rank, "current_device_index": rank, "current_accelerator": torch.device("cuda")}
-    stream = Stream()
-    values |= {"current_stream": stream, "default_stream": stream, "stream": stream, "device": contextlib.nullcontext()}
+    values |= {"default_stream": _default[0], "device": contextlib.nullcontext()}
     values |= {"get_device_properties": type("Properties", (), {"total_memory": 1 << 36, "multi_processor_count": 132, "major": 9, "minor": 0, "name": ""})}
     for module in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
         for name, value in values.items():
             if hasattr(module, name):
                 setattr(module, name, constant(value))
+        module.current_stream, module.set_stream = current_stream, set_stream
         module.synchronize = lambda *_, **__: synchronize()
-    torch.cuda.Stream = torch.cuda.Event = torch.Stream = torch.Event = Stream
+    torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    torch.cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()] * ranks
+    torch.cuda.set_rng_state_all = lambda states: torch.set_rng_state(states[rank])
+    torch.cuda.default_generators = (torch.default_generator,) * ranks
+    torch.cuda.Stream = torch.Stream = Stream
+    torch.cuda.Event = torch.Event = Event
+    torch.cuda.stream = lambda stream: contextlib.nullcontext() if stream is None else stream
     for owner, name in (
         (torch.autocast, "__init__"),
         (torch.amp.GradScaler, "__init__"),
@@ -120,11 +189,33 @@ def stand_in(rank: int, ranks: int, synchronize: Callable[[], None]) -> None:
         (torch, "load"),
     ):
         setattr(owner, name, _on_cpu(getattr(owner, name)))
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        setattr(torch.cuda, name, _outside("CUDA graphs"))
+    # It refuses gradients on the CPU, which its eager form computes.
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    setattr(flex, "_validate_device", constant(None))
     torch.nn.Module.cuda = lambda module, device=None: module
     ddp, fsdp = torch.nn.parallel.DistributedDataParallel, FullyShardedDataParallel
     ddp.__init__ = _with(ddp.__init__, device_ids=None, output_device=None)
     fsdp.__init__ = _with(fsdp.__init__, device_id=torch.device("cpu"))
     OnCpu().__enter__()
+    # A mode is one of its thread.
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def begin_on_cpu(thread: threading.Thread) -> None:
+        with OnCpu():
+            begin(thread)
+
+    threading.Thread._bootstrap_inner = begin_on_cpu  # type: ignore[attr-defined]
+
+
+def _outside(what: str) -> type:
+    """Returns a class, which scripts may name in types, that says what the stand-in does not run."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"`hir job --cuda` does not run {what}: turn them off in the script")
+
+    return type(what, (), {"__init__": refuse})
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Iterator
 
+from ._explain import shown_file
 from ._matching import Matching, Post
 from ._supervise import State
 
@@ -14,7 +15,7 @@ def write_dumps(matching: Matching, states: list[State], folder: Path) -> None:
     """Writes ``rank_N.json`` for each rank."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank, state in enumerate(states):
-        frames = [{"filename": file, "line": line, "name": name} for file, line, name in state.frames]
+        frames = [{"filename": shown_file(file), "line": line, "name": name} for file, line, name in state.frames]
         config = {it.name: {"name": it.name, "desc": it.description, "ranks": str(list(it.ranks))} for it in state.groups.values()}
         entries = list(_entries(matching.posts.get(rank, []), frames))
         dump = {"version": "2.10", "pg_config": config, "entries": entries}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Iterable
+from typing import Iterable, Iterator
 
 from ._calls import SEND, value_of
 from ._matching import Post, Slot
@@ -20,11 +21,16 @@ def numbers(ranks: Iterable[int], verb: str = "") -> str:
     return f"{many}{' ' if verb else ''}{verb}"
 
 
-def shown(place: str) -> str:
-    """Returns a place with its file as seen from the current folder, if it is below."""
-    file, _, line = place.rpartition(":")
+@functools.cache
+def shown_file(file: str) -> str:
+    """Returns a file as seen from the current folder, if it is below."""
     relative = os.path.relpath(file) if file else "?"
-    return f"{file if relative.startswith('..') else relative}:{line}"
+    return file if relative.startswith("..") else relative
+
+
+def shown(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return f"{shown_file(file)}:{line}"
 
 
 def place(outcome: Outcome, post: Post) -> str:
@@ -59,6 +65,18 @@ def waiting(outcome: Outcome) -> list[Post]:
         post = outcome.matching.post_of(rank, state.waits) if state.waits is not None else next(outcome.matching.open_posts(rank), None)
         found += [post] if post is not None else []
     return sorted(found, key=lambda it: it.call.time)
+
+
+def stacks(outcome: Outcome) -> Iterator[str]:
+    """Says which lines of the script lead to the calls in which ranks wait, where there are several, once for all ranks of equal lines."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for post in waiting(outcome):
+        frames = [outcome.states[post.rank].frames[it] for it in post.call.frames]
+        lines = [f"{function} ({shown(f'{file}:{line}')})" for file, line, function in frames if is_of_script(file)]
+        if len(lines) > 1:
+            ranks.setdefault(tuple(lines), []).append(post.rank)
+    for texts, found in ranks.items():
+        yield f"{numbers(found)}: {', called from '.join(texts)}"
 
 
 def _absent(post: Post) -> list[int]:
@@ -113,7 +131,7 @@ def cycle_text(outcome: Outcome) -> str | None:
     edges: dict[int, tuple[Post, int]] = {}
     for post in waiting(outcome):
         # What is at the head of the queue is what the rank waits in.
-        head = post.entry.queue[0].posts[0] if post.entry.queue else post
+        head = next(it for it in post.entry.queue[0].posts if not it.completed) if post.entry.queue else post
         late = [it.rank for it in (head.slot.ordered() if head.slot else ()) if not it.entry.is_started()]
         others = late + _absent(head)
         if others:
@@ -125,6 +143,8 @@ def cycle_text(outcome: Outcome) -> str | None:
             rank = edges[rank][1]
         if rank in path:
             cycle = sorted(path[path.index(rank) :])
+            if len(cycle) == 1:
+                return f"rank {rank} waits for itself in {at(outcome, edges[rank][0])}"
             texts = [f"rank {it} in {at(outcome, edges[it][0])}" for it in cycle]
             return f"{numbers(cycle)} wait for each other: {', '.join(texts[:4])}{', …' if len(texts) > 4 else ''}"
     return None

@@ -10,7 +10,7 @@ from typing import Iterator
 from .._diagnostic import HirError
 from .._hang import HangReport, hang
 from ._dumps import write_dumps
-from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stop_text, unfit_text
+from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stacks, stop_text, unfit_text
 from ._supervise import Outcome, Use
 
 #: The codes of exit, those of the other tools of hir.
@@ -38,19 +38,21 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
     print(f"# {ranks} ranks, {calls} calls in {outcome.seconds:.1f} s")
     for row in report.table if outcome.stopped and report is not None else ():
         print(f"  {row}")
+    for text in stacks(outcome) if outcome.stopped else ():
+        print(f"# {text}")
     for rank, state in enumerate(outcome.states):
         if state.code is not None and (state.code or outcome.stopped):
             print(f"# rank {rank} {f'failed: {first_line(state.error)}' if state.code else 'has ended'}")
     if fault:
         return _failed(f"hang: {fault[1]}", HANG)
+    if uses:
+        return _failed(uses[0].partition("Error: ")[2], RACE)
     if failed:
         if any(it in state.error for _, state in failed for it in ("NVIDIA", "CUDA", "cuda")):
             print("# help: `hir job --cuda` runs a script for GPUs on the CPU")
         return _failed(failure_text(failed), ERROR)
     if outcome.stopped:
         return _failed(stop_text(outcome), HANG)
-    if uses:
-        return _failed(uses[0].partition("Error: ")[2], RACE)
     if not calls:
         print("[UNDECIDED] no rank called torch.distributed: nothing was checked")
         return 0
@@ -107,14 +109,16 @@ def _own(code: str, text: str) -> tuple[str, str]:
 
 def _use_texts(uses: list[Use]) -> Iterator[str]:
     """Says which buffers are used too early, once for all ranks that do."""
-    ranks: dict[tuple[str, ...], list[int]] = {}
+    ranks: dict[str, list[int]] = {}
     for it in uses:
-        ranks.setdefault((it.place, it.operator, it.how, it.call, it.call_place), []).append(it.rank)
-    for (place, operator, how, call, call_place), found in ranks.items():
-        name = operator.rpartition("::")[2].rstrip("_")
-        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[how]
-        call = call.lstrip("_").partition(" ")[0]
-        yield f"{shown(place)}: {name} {verb} the {call} ({shown(call_place)}) before the wait for it, on {numbers(found)}"
+        name = it.operator.rpartition("::")[2].strip("_")
+        verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[it.how.partition(" ")[0]]
+        when = "on a stream that does not follow the wait for it" if " " in it.how else "before the wait for it"
+        call = it.call.lstrip("_").partition(" ")[0]
+        text = f"{shown(it.place)}: {name} {verb} the {call} ({shown(it.call_place)}) {when}"
+        ranks.setdefault(text, []).append(it.rank)
+    for text, found in ranks.items():
+        yield f"{text}, on {numbers(found)}"
 
 
 def _checked(outcome: Outcome) -> str:

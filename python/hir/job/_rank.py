@@ -28,7 +28,7 @@ SHORT = 0.002
 MAX_FRAMES = 100
 
 #: The modules of hir: their frames are none of the script.
-OWN = os.path.dirname(os.path.abspath(__file__))
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Issued:
     name: str
     place: str
     queue: object
+    batch: tuple[object, int | None]
     outputs: list[tuple[Any, tuple[tuple[int, int], ...]]]
     reduction: str | None
     factor: float
@@ -49,7 +50,31 @@ class Issued:
     slot: int = 0
     is_delivered: bool = False
     future: Any = None
+    is_unseen: bool = False
     source: int = -1
+
+
+class CallFuture(Future):  # type: ignore[misc]
+    """The future of a call."""
+
+    def begin(self, rank: Rank, issued: Issued) -> None:
+        self._rank, self._issued = rank, issued
+
+    def wait(self) -> Any:
+        self._rank.wait(self._issued)
+        return super().wait()
+
+    def release(self) -> None:
+        """Notes that something else than Python waits for it: a callback, or the C++ of PyTorch."""
+        self._rank.unsee(self._issued)
+
+    def then(self, callback: Any) -> Any:
+        self.release()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.release()
+        super().add_done_callback(callback)
 
 
 class Rank:
@@ -107,14 +132,20 @@ class Rank:
         frames, place = self._stack(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)
-            for number in unordered:
-                self._report_use(number, "uses", f"the {name}")
-            for number in ordered:
-                self.wait(self._issued[number])
+            for it in ordered:
+                issued = self._issued.get(it.number)
+                # The calls of a batch run together.
+                if issued is not None and batch is not None and issued.batch == (group.key, batch):
+                    unordered.append(it)
+                elif issued is not None:
+                    self.wait(issued)
+            for it in unordered:
+                self._report_use(it.about, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
             with self._lock:
                 offset = self._memory.write(pieces)
                 number, self._next = self._next, self._next + 1
-        about = Issued(number, name, place, queue, list(outputs), reduction[0] if reduction else None, reduction[1] if reduction else 1.0, list(value or ()))
+        op, factor = reduction or (None, 1.0)
+        about = Issued(number, name, place, queue, (group.key, batch), list(outputs), op, factor, list(value or ()))
         call = Call(
             number=number,
             group=group,
@@ -140,8 +171,7 @@ class Rank:
             self._queues.setdefault(queue, {})[number] = about
             read, self._read = self._read, []
             new, self._new_frames = self._new_frames, []
-        if not is_blocking:
-            self.uses.add(number, queue, inputs, results)
+        self.uses.add(number, (name, place), queue, inputs, results, is_blocking)
         self.send("call", call, new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
             self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
@@ -175,8 +205,19 @@ class Rank:
         """Waits for all calls, as the host does for a GPU."""
         for issued in list(self._issued.values()):
             self.wait(issued)
+        self.uses.synchronize()
 
     def finish(self, issued: Issued) -> None:
+        """Notes the end of a wait."""
+        self._deliver(issued)
+        self.uses.end_wait(issued.number)
+        self._forget(issued)
+
+    def _forget(self, issued: Issued) -> None:
+        self._issued.pop(issued.number, None)
+        self._queues.get(issued.queue, {}).pop(issued.number, None)
+
+    def _deliver(self, issued: Issued) -> None:
         with self._lock:
             if issued.is_delivered:
                 return
@@ -185,28 +226,34 @@ class Rank:
                 for target, sources in issued.outputs:
                     deliver(self._memory, issued.parts, sources, target, issued.reduction, issued.factor)
             self._read.append(issued.slot)
-            self._issued.pop(issued.number, None)
-            self._queues.get(issued.queue, {}).pop(issued.number, None)
             if issued.outputs and issued.parts:
                 issued.source = issued.parts[0][0]
-        self.uses.remove(issued.number)
 
-    def future(self, issued: Issued) -> Any:
-        """Returns the future of a call, which completes with it."""
+    def future(self, issued: Issued, is_seen: bool) -> Any:
+        """Returns the future of a call, which completes with it, and whether its waits are seen: Python waits for it."""
         with self._lock:
-            if issued.future is not None:
-                return issued.future
-            issued.future = Future()
+            has_future = issued.future is not None
+            if not has_future:
+                issued.future = CallFuture()
+                issued.future.begin(self, issued)
             is_complete = issued.event.is_set()
-        # Who waits for a future is not seen.
-        self.uses.remove(issued.number)
-        self.send("future", issued.number)
-        if is_complete:
+        if not is_seen:
+            issued.future.release()
+        if is_complete and not has_future:
             self._complete(issued)
         return issued.future
 
+    def unsee(self, issued: Issued) -> None:
+        """Notes that waits for a call are not seen."""
+        if not issued.is_unseen:
+            issued.is_unseen = True
+            self.uses.remove(issued.number)
+            self.send("future", issued.number)
+
     def _complete(self, issued: Issued) -> None:
-        self.finish(issued)
+        self._deliver(issued)
+        if issued.is_unseen:
+            self._forget(issued)
         issued.future.set_result(issued.result)
 
     # What the other side says.
@@ -272,12 +319,9 @@ class Rank:
             at = at.f_back
         return tuple(found), place
 
-    def _report_use(self, number: int, how: str, operator: str) -> None:
-        issued = self._issued.get(number)
-        if issued is None:
-            return
+    def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
         _, place = self._stack(sys._getframe(1))
-        finding = (how, operator, place, issued.name, issued.place)
+        finding = (how, operator, place, *about)
         if finding not in self._reported:
             self._reported.add(finding)
             self.send("use", *finding)
@@ -320,6 +364,13 @@ def _scalar_type(tensor: Any) -> str:
     return SCALAR_TYPES.get(name, name.capitalize())
 
 
+def _error_text(error: BaseException) -> str:
+    """Returns the first line of an error, with the line of the script."""
+    text = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
+    places = [f"{it.filename}:{it.lineno}" for it in traceback.extract_tb(error.__traceback__) if is_of_script(it.filename) and not it.filename.startswith(OWN)]
+    return f"{text} ({places[-1]})" if places else text
+
+
 def run_script(run: Callable[[], object], rank: Rank) -> int:
     """Runs the script, and returns the exit code of the rank."""
     code, text = 0, ""
@@ -328,6 +379,8 @@ def run_script(run: Callable[[], object], rank: Rank) -> int:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         text = f"it ended with {end.code!r}" if code else ""
+        if code and end.__context__ is not None:
+            text += f" after {_error_text(end.__context__)}"
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException as error:
@@ -339,7 +392,7 @@ def run_script(run: Callable[[], object], rank: Rank) -> int:
             text = "".join(traceback.format_exception(type(error), error, trace))
             print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
         code = 1
-        text = traceback.format_exception_only(type(error), error)[-1].strip()
+        text = _error_text(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     rank.send("end", code, text)

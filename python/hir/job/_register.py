@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from ._calls import Group
 from ._group import RecordedGroup
-from ._rank import Rank
+from ._rank import CallFuture, Rank
 
 #: The name under which PyTorch knows the recorded backend.
 NAME = "hir_job"
@@ -64,6 +66,9 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
             asked[0] = before
 
     c10d._new_process_group_helper = helper
+    # The recorder of PyTorch does not know groups in Python, whatever the script sets.
+    if hasattr(c10d, "_FR_SELF_RECORDING_BACKENDS"):
+        c10d._FR_SELF_RECORDING_BACKENDS.add(NAME)
     initialise = c10d.init_process_group
     of_init = inspect.signature(initialise)
 
@@ -89,6 +94,8 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
 
     c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
 
+    _release_futures()
+
     def spawn(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
         if nprocs != ranks:
             raise RuntimeError(f"the script starts {nprocs} ranks by itself: run it with --ranks {nprocs}")
@@ -96,6 +103,29 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
 
     # Each rank is already a process.
     torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn
+
+
+def _release_futures() -> None:
+    """Notes which futures of calls go to the C++ of PyTorch: those that hooks of DDP return, and those that are collected."""
+
+    def released(future: Any) -> Any:
+        if isinstance(future, CallFuture):
+            future.release()
+        return future
+
+    register_hook = DistributedDataParallel.register_comm_hook
+
+    def register_comm_hook(model: Any, state: Any, hook: Any) -> None:
+        @functools.wraps(hook)
+        def replaced(state: Any, bucket: Any) -> Any:
+            return released(hook(state, bucket))
+
+        register_hook(model, state, replaced)
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook
+    for name in ("collect_all", "wait_all"):
+        collect = getattr(torch.futures, name)
+        setattr(torch.futures, name, lambda futures, collect=collect: collect([released(it) for it in futures]))
 
 
 def _type_of(device: Any) -> str:

@@ -1,19 +1,26 @@
-"""Finds uses of a buffer while a communication on it is pending: of an output at all, and writes of an input."""
+"""Finds uses of a buffer while a communication on it is pending: of an output at all, and writes of an input.
+
+A wait is one of the stream that is current: other streams have to follow that, by an event, or the host has to wait for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import threading
-from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Operators of communication: what they use is looked at when they call a group.
 COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 
+
+#: The most calls that some streams have waited for, and others have not, of which uses are seen.
+MAX_WAITED = 64
 
 Range = tuple[int, int]
 
@@ -51,14 +58,20 @@ def range_of(tensor: Any) -> Range | None:
 
 @dataclass
 class Pending:
-    """A communication that is not waited for."""
+    """A communication that not all streams have waited for."""
 
     number: int
+    #: Its name and its place, for reports.
+    about: tuple[str, str]
     queue: object
     #: Its tensors: while it is pending, their memory is not used again.
     tensors: list[Any]
-    reads: list[Range] = field(default_factory=list)
-    writes: list[Range] = field(default_factory=list)
+    reads: list[Range]
+    writes: list[Range]
+    #: Whether a backward pass has made it.
+    is_of_backward: bool
+    #: The streams that have waited for it.
+    streams: set[int]
 
 
 def _meets(one: Range, others: Sequence[Range]) -> bool:
@@ -74,53 +87,113 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 class Uses(TorchDispatchMode):  # type: ignore[misc]
-    """Sees the operators of the main thread while communications are pending, and reports ``(number, how, operator)``."""
+    """Sees the operators of the main thread while communications are pending, and reports ``(call, how, operator)``."""
 
-    def __init__(self, report: Callable[[int, str, str], None]) -> None:
+    #: Those with functions as arguments, as flexible attention, are seen as one.
+    supports_higher_order_operators = True
+
+    def __init__(self, report: Callable[[tuple[str, str], str, str], None]) -> None:
         super().__init__()
         self._report = report
         self._pending: dict[int, Pending] = {}
-        self._is_quiet = self._is_entered = False
+        self._is_quiet = False
+        #: The streams that there are, and the one that is current; stream 0 is the default one.
+        self.streams = {0}
+        self.current: Callable[[], int] = lambda: 0
+        #: Whether a backward pass runs, and whether its operators have to be seen from the begin on: None if none has made a call yet.
+        self._is_backward = False
+        self._sees_backward: bool | None = None
+        run = torch.autograd.graph._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            # The engine gives each function of a backward pass the modes that there were at the begin of the pass.
+            if self._is_backward or threading.current_thread() is not threading.main_thread():
+                return run(*args, **kwargs)
+            self._is_backward = True
+            self._set_entered(self._sees_backward is not False or bool(self._pending))
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self._is_backward = False
+                if any(it.is_of_backward for it in self._pending.values()):
+                    self._sees_backward = True
+                self._set_entered(bool(self._pending))
+
+        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # It would import all of `torch.compile`.
         return False
 
-    def add(self, number: int, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        ranges = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
-        self._pending[number] = Pending(number, queue, [*inputs, *outputs], *ranges)
+    def add(self, number: int, about: tuple[str, str], queue: object, inputs: Sequence[Any], outputs: Sequence[Any], is_blocking: bool) -> None:
+        """Adds a call. For one that blocks, the stream that is current waits at once."""
+        if is_blocking and len(self.streams) == 1:
+            return
+        reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
+        streams = {self.current()} if is_blocking else set()
+        self._pending[number] = Pending(number, about, queue, [*inputs, *outputs], reads, writes, self._is_backward, streams)
         self._set_entered(True)
 
     def remove(self, number: int) -> None:
-        self._pending.pop(number, None)
-        if not self._pending:
+        """Removes a call whose waits are not seen."""
+        call = self._pending.pop(number, None)
+        if call is not None and call.is_of_backward and self._sees_backward is None:
+            self._sees_backward = False
+        if not self._pending and not self._is_backward:
             self._set_entered(False)
 
-    def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int]]:
+    def end_wait(self, number: int) -> None:
+        """Notes that the stream that is current has waited for a call."""
+        call = self._pending.get(number)
+        if call is not None:
+            if call.is_of_backward:
+                self._sees_backward = True
+            self.follow(self.current(), [number])
+
+    def follow(self, stream: int, numbers: Iterable[int]) -> None:
+        """Notes that a stream runs on when these calls have completed."""
+        for call in [self._pending[it] for it in numbers if it in self._pending]:
+            call.streams.add(stream)
+            if call.streams >= self.streams:
+                self.remove(call.number)
+        waited = [it.number for it in self._pending.values() if it.streams]
+        for number in waited[:-MAX_WAITED]:
+            self.remove(number)
+
+    def seen_by(self, stream: int) -> frozenset[int]:
+        """Returns the pending calls that a stream has waited for."""
+        return frozenset(it.number for it in self._pending.values() if stream in it.streams)
+
+    def synchronize(self, numbers: Iterable[int] | None = None) -> None:
+        """Notes that the host, and so what it starts from now on, has waited for these calls, or for all."""
+        for number in list(self._pending) if numbers is None else numbers:
+            self.remove(number)
+
+    def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Pending], list[Pending]]:
         """Returns the pending communications on buffers of a new one: those that it follows in its queue, and those that nothing orders."""
-        ordered: list[int] = []
-        unordered: list[int] = []
+        ordered: list[Pending] = []
+        unordered: list[Pending] = []
         reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
         for it in self._pending.values():
+            if self.current() in it.streams:
+                continue
             if any(_meets(at, it.writes) for at in (*reads, *writes)) or any(_meets(at, it.reads) for at in writes):
-                (ordered if it.queue is not None and it.queue == queue else unordered).append(it.number)
+                (ordered if it.queue is not None and it.queue == queue else unordered).append(it)
         return ordered, unordered
 
     def _set_entered(self, is_entered: bool) -> None:
         # It is below all other modes, so that those may end in their order.
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_entered == self._is_entered or self._is_quiet or not is_main:
+        if self._is_quiet or threading.current_thread() is not threading.main_thread():
             return
         stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         # Modes that trace have a place of their own.
-        if self._is_entered != (self in stack) or any(getattr(it, "_mode_key", None) for it in stack):
+        if is_entered == (self in stack) or any(getattr(it, "_mode_key", None) for it in stack):
             return
         for _ in stack:
             torch.utils._python_dispatch._pop_mode()
         for mode in ([self] if is_entered else []) + [it for it in stack if it is not self]:
             torch.utils._python_dispatch._push_mode(mode)
-        self._is_entered = is_entered
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._pending and not self._is_quiet:
@@ -132,22 +205,33 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             self._is_quiet = was_quiet
 
     def _look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if isinstance(operator, HigherOrderOperator):
+            self._look_at((*args, *kwargs.values()), "reads", operator.name())
+            return
         access = _access(operator)
         if not access:
             return
         names = (it.name for it in operator._schema.arguments)
         for name, value in (*zip(names, args), *kwargs.items()):
             how = access.get(name)
-            if how is None:
-                continue
-            for at in filter(None, map(range_of, _tensors(value))):
-                for it in list(self._pending.values()):
-                    if _meets(at, it.writes) or how == "writes" and _meets(at, it.reads):
-                        self._report(it.number, how, operator._schema.name)
+            if how is not None:
+                self._look_at(value, how, operator._schema.name)
+        if operator is torch.ops.aten._local_scalar_dense.default:
+            # The host has waited for the value.
+            self.synchronize(self.seen_by(self.current()))
+
+    def _look_at(self, value: Any, how: str, operator: str) -> None:
+        for at in filter(None, map(range_of, _tensors(value))):
+            for it in list(self._pending.values()):
+                if self.current() not in it.streams and (_meets(at, it.writes) or how == "writes" and _meets(at, it.reads)):
+                    self._report(it.about, f"{how} elsewhere" if it.streams else how, operator)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Does not look at operators."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         was_quiet, self._is_quiet = self._is_quiet, True
         try:
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..compare import Comparison, compare
 from ._capture import capture, capture_ranks, explain, from_export, from_fx
 from ._communicating import register_operator
 from ._gpu import set_environment
@@ -10,6 +11,7 @@ from ._program import TorchProgram, from_graphs
 from ._recorded import read_recorded, recorded_graph, to_recorded
 
 __all__ = [
+    "Comparison",
     "Graph",
     "Node",
     "TorchFaultError",
@@ -17,6 +19,7 @@ __all__ = [
     "TorchProgram",
     "capture",
     "capture_ranks",
+    "compare",
     "explain",
     "from_export",
     "from_fx",

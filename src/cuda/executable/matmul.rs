@@ -124,7 +124,6 @@ impl ExecutableBuilder<'_> {
                     Some(it) => it,
                     None => *self.cublaslt.insert(CublasLtHandle::new()?),
                 };
-                let workspace = self.workspace(inst.stream as usize)?;
                 let addresses = given.map(|it| it.address);
                 let mut address = bias.as_ref().map_or(0, |it| it.address);
                 let unaligned = desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT));
@@ -136,7 +135,10 @@ impl ExecutableBuilder<'_> {
                     }
                     None => None,
                 };
-                if let Some(product) = cublaslt.prepare(&desc, addresses, address, workspace)? {
+                let on = inst.stream as usize;
+                let product =
+                    cublaslt.prepare(&desc, addresses, address, |bytes| self.workspace(on, bytes))?;
+                if let Some(product) = product {
                     if let Some(copy) = bias_copy {
                         self.push(at, stream, copy);
                     }
@@ -186,13 +188,14 @@ impl ExecutableBuilder<'_> {
         Ok(true)
     }
 
-    /// Returns the workspace of a stream. The products on one stream share it; streams run concurrently.
-    fn workspace(&mut self, stream: usize) -> Result<u64, ExecutorError> {
-        if let Some(address) = self.workspaces[stream] {
-            return Ok(address);
+    /// Returns a workspace of a stream, of at least so many bytes, with its size. The products on one stream share it; streams run concurrently.
+    /// Where other algorithms may be chosen later, it suffices for all.
+    fn workspace(&mut self, stream: usize, bytes: usize) -> Result<(u64, usize), ExecutorError> {
+        let bytes = if self.memory.is_callers() { bytes } else { WORKSPACE };
+        let known = &mut self.workspaces[stream];
+        if known.1 < bytes {
+            *known = (self.memory.allocate_temporary(self.device, bytes)?, bytes);
         }
-        let address = self.memory.allocate_temporary(self.device, WORKSPACE)?;
-        self.workspaces[stream] = Some(address);
-        Ok(address)
+        Ok(*known)
     }
 }

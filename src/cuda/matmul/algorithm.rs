@@ -5,22 +5,22 @@ use std::{ffi::c_int, mem::MaybeUninit};
 use cudarc::cublaslt::sys;
 use hir_executor::MatmulAlgorithm;
 
-use super::{CublasLtHandle, PreparedMatmul, WORKSPACE, alignment};
+use super::{CublasLtHandle, PreparedMatmul, alignment};
 use crate::ExecutorError;
 
 type Found = sys::cublasLtMatmulHeuristicResult_t;
 const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
 
 impl CublasLtHandle {
-    /// Returns at most `wanted` algorithms for a product, in the order in which cuBLASLt expects them to be fast; none
-    /// if it does not support the product.
+    /// Returns at most `wanted` algorithms for a product with the bytes of workspace that each needs, in the order in which cuBLASLt expects them
+    /// to be fast; none if it does not support the product.
     pub(super) fn find_algorithms(
         &self,
         operation: sys::cublasLtMatmulDesc_t,
         layouts: [sys::cublasLtMatrixLayout_t; 4],
         addresses: [u64; 4],
         wanted: usize,
-    ) -> Result<Vec<MatmulAlgorithm>, ExecutorError> {
+    ) -> Result<Vec<(MatmulAlgorithm, usize)>, ExecutorError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let attributes = [
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -57,7 +57,8 @@ impl CublasLtHandle {
             // number, because a newer library may have others than the enum.
             unsafe {
                 let status = (&raw const (*it.as_ptr()).state).cast::<u32>().read();
-                (status == 0).then(|| MatmulAlgorithm((&raw const (*it.as_ptr()).algo).read().data))
+                let bytes = (&raw const (*it.as_ptr()).workspaceSize).read();
+                (status == 0).then(|| (MatmulAlgorithm((&raw const (*it.as_ptr()).algo).read().data), bytes))
             }
         };
         Ok(found.iter().take(count.max(0) as usize).filter_map(algorithm).collect())
@@ -69,7 +70,7 @@ impl PreparedMatmul {
     pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>, ExecutorError> {
         let found = self.cublaslt.find_algorithms(self.operation, self.layouts, self.addresses, wanted)?;
         let mut candidates = vec![self.first];
-        for it in found {
+        for (it, _) in found {
             if !candidates.contains(&it) && candidates.len() < wanted {
                 candidates.push(it);
             }
@@ -101,8 +102,9 @@ impl PreparedMatmul {
             (status, (&raw const (*result.as_ptr()).workspaceSize).read())
         };
         library.check("cublasLtMatmulAlgoCheck", status)?;
-        if bytes > WORKSPACE {
-            let text = format!("it needs a workspace of {bytes} bytes, more than {WORKSPACE}");
+        let most = self.workspace_bytes;
+        if bytes > most {
+            let text = format!("it needs a workspace of {bytes} bytes, more than {most}");
             return Err(ExecutorError::failed_call("cublasLtMatmulAlgoCheck", NOT_SUPPORTED, &text));
         }
         Ok(())

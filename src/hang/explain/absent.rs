@@ -223,6 +223,7 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
             Kind::AllToAll => true,
             _ => false,
         };
+    let unstarted = unstarted(job, stall);
     let is_timed_out = stall.is_given_up(job);
     let is_hang = is_partly || is_timed_out;
     let partly = if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
@@ -272,14 +273,39 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         let ranks = ranks_of(calls);
         Some(label(job, *calls.first()?, format!("{} {} here", ranks_text(&ranks), verb(&ranks, "wait"))))
     });
+    let late = match unstarted.as_slice() {
+        [] => String::new(),
+        _ => format!(
+            "; it has started on the others, and not on {}: {} device is stuck before it",
+            ranks_text(&unstarted),
+            if unstarted.len() == 1 { "its" } else { "their" }
+        ),
+    };
     Finding {
         code: if is_hang { Code::HangUnknown } else { Code::CallInFlight },
-        message: format!("{who} {}, {agrees}, and {partly}{why}", named_at(job, &stall.waiting)),
-        ranks: Vec::new(),
+        message: format!("{who} {}, {agrees}, and {partly}{why}{late}", named_at(job, &stall.waiting)),
+        ranks: unstarted,
         labels: labels.collect(),
         notes,
         help,
     }
+}
+
+/// Returns the ranks on which the kernel of a call has not started, while it has on others: that of a rank that waits for nothing before it. All
+/// ranks of a job record starts, or none.
+fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
+    let has_started = |it: &&Call| job.record(**it).started != 0;
+    if !stall.waiting.iter().any(|it| has_started(&it)) {
+        return Vec::new();
+    }
+    let is_first = |it: &&Call| {
+        job.records.log(it.rank).is_some_and(|log| {
+            let before = &log.records[..it.at as usize];
+            before.iter().all(|it| it.done)
+        })
+    };
+    let late = stall.waiting.iter().filter(|it| !has_started(it) && is_first(it));
+    late.map(|it| it.rank).collect()
 }
 
 /// Explains a receive from any rank.

@@ -157,7 +157,7 @@ impl<'a, 'j> Sides<'a, 'j> {
         let mut notes = Vec::new();
         if !found.is_before_records {
             let at = position(job, theirs);
-            let is_cut = found.calls().any(|it| job.records.log(it.rank).is_some_and(|log| log.lost > 0));
+            let is_cut = found.calls().any(|it| job.records.log(it.rank).is_some_and(|log| log.is_cut()));
             let all = if is_cut { "all calls that the records of all members hold" } else { "all calls" };
             notes.push(format!("this is {at}; {all} of the group before it agree"));
         }

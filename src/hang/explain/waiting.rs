@@ -281,23 +281,34 @@ pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
     }
 }
 
-pub(super) fn crossed(job: &Job<'_>, one: Call, two: Call, other: Rank) -> Finding {
+pub(super) fn crossed(
+    job: &Job<'_>,
+    one: Call,
+    two: Call,
+    (other, deviant): (Rank, Option<Rank>),
+) -> Finding {
     let (first, second) = (what_at(job, one), what_at(job, two));
     let (a, b) = (group_of(job, one), group_of(job, two));
+    let who = match deviant {
+        Some(rank) => {
+            format!("rank {rank} is named because all others wait in such calls in the other order")
+        }
+        None => "the records do not show which order is the right one".to_owned(),
+    };
     Finding {
         code: Code::HangCycle,
         message: format!(
             "rank {} issues the {first} of {a} before the {second} of {b}, rank {other} the other way round, and neither completes",
             one.rank
         ),
-        ranks: Vec::new(),
+        ranks: deviant.into_iter().collect(),
         labels: vec![
             label(job, one, format!("first on rank {}, second on rank {other}", one.rank)),
             label(job, two, format!("second on rank {}, first on rank {other}", one.rank)),
         ],
         notes: vec![
             "a GPU may execute kernels of one NCCL communicator at a time: each rank then waits in another one".to_owned(),
-            "the records do not show which order is the right one".to_owned(),
+            who,
         ],
         help: "issue the collectives of all groups in one order on all ranks".to_owned(),
     }

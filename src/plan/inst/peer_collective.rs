@@ -21,6 +21,9 @@ pub struct PeerCollective {
     /// The shape of the output on this rank, if the kernel shall also compute the elementwise operations and the
     /// reductions of rows that follow on the stream (`epilogue=true`).
     pub epilogue: Option<Vec<usize>>,
+    /// The team among those of all ranks, whose collectives share signal pads; `None` if a queue executes all of them, or packets contain the
+    /// signals.
+    pub pads: Option<u32>,
 }
 
 /// What one member of a collective does.

@@ -19,9 +19,11 @@ use super::{CommNo, InstRef, MemoryGroups, P2pQueues, World};
 
 mod issue_order;
 mod kernels;
+mod pads;
 mod runs;
 mod unordered;
 
+pub use pads::shared_pads;
 pub use runs::{OrderOfRuns, order_of_runs};
 
 use issue_order::is_possible;
@@ -72,6 +74,8 @@ pub struct CommOrderCycle {
     pub edges: Vec<CommOrderEdge>,
     /// The communicators of sends and receives with which it was found.
     pub p2p: P2pQueues,
+    /// Whether the kernels share signal pads, so that any order of the two on a rank is a fault (`shared_pads`).
+    pub shares_pads: bool,
 }
 
 impl CommOrderCycle {
@@ -83,7 +87,7 @@ impl CommOrderCycle {
 
 impl From<Vec<CommOrderEdge>> for CommOrderCycle {
     fn from(edges: Vec<CommOrderEdge>) -> Self {
-        Self { edges, p2p: P2pQueues::Communicator }
+        Self { edges, p2p: P2pQueues::Communicator, shares_pads: false }
     }
 }
 

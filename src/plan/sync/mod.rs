@@ -12,6 +12,7 @@
 //! | `symmetry` | classes of ranks that do the same at the same times (for estimates) |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks start the kernels of their communicators in the same order |
+//! | `swapped_calls` | finds collectives of one team that ranks call in different orders |
 //! | `p2p_queues` | on which communicator sends and receives run that are in no group |
 //! | `world` | the plans of all ranks with their matched communications, and their progress |
 //! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
@@ -48,6 +49,7 @@ mod report_text;
 mod skip_edit;
 mod skipped;
 mod step;
+mod swapped_calls;
 mod symmetric_memory;
 mod symmetry;
 mod wait_graph;
@@ -58,7 +60,7 @@ pub(super) use agreement::agreement;
 pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
 pub use comm_order::{
     CommOrderCycle, CommOrderEdge, LaunchOrder, OrderOfRuns, TooManyComms, comm_order_cycle, order_of_runs,
-    own_orders_exclude_cycles,
+    own_orders_exclude_cycles, shared_pads,
 };
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;
@@ -74,6 +76,7 @@ pub use step::{
     Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
     next_receives, release_step,
 };
+pub use swapped_calls::SwappedCalls;
 pub use symmetry::Symmetry;
 pub use wait_graph::{Blocker, WaitGraph};
 pub use waits::{Actor, Event, WaitOrder, Waits};

@@ -10,7 +10,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CollectiveCall, LoweredComm, MemberViews, Transport,
+    CollectiveCall, LoweredComm, MemberViews, Steps, Transport,
     messages::Message,
     queue::rewrite_plan,
     slots::{SlotPool, Slots},
@@ -18,7 +18,8 @@ use super::{
     transport, with_algorithm,
 };
 use crate::{
-    Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View, ViewKey,
+    Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, PeerPhases, Plan, SyncEffect,
+    View, ViewKey,
     limits::Limits,
     posted::{PostedWorld, Request},
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, World},
@@ -255,10 +256,14 @@ impl<'a> Lowering<'a> {
                 team_no: group,
                 index,
             };
+            let steps = self.transport.lower(&call);
+            let has_pads =
+                self.backend == Backend::Cuda && matches!(steps, Steps::Kernel(PeerPhases::Memory(_)));
             let it = LoweredComm {
                 begins_with_barrier: false,
                 staged,
-                steps: self.transport.lower(&call),
+                steps,
+                pads: has_pads.then_some(group),
                 is_complete_when_posted: self.transport.writes_own_output(kind),
                 epilogue: fused.and_then(|it| Some(it.output.as_ref()?.shape.clone())),
             };
@@ -336,6 +341,7 @@ fn message(
         let theirs = find(direction.opposite()).and_then(side).map(|it| &it.1.view);
         let it = Message { rank, peer, direction, protocol, index, mine: &mine.view, theirs };
         let it = LoweredComm {
+            pads: None,
             begins_with_barrier: false,
             staged: StagedViews::default(),
             steps: it.lower(),

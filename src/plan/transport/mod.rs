@@ -143,6 +143,8 @@ struct LoweredComm {
     is_complete_when_posted: bool,
     /// `PeerCollective::epilogue`.
     epilogue: Option<Vec<usize>>,
+    /// `PeerCollective::pads`.
+    pads: Option<u32>,
 }
 
 /// What one member does in a communication.

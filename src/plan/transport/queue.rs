@@ -168,7 +168,8 @@ impl PlanRewriter<'_> {
     }
 
     /// Emits the instructions of a communication, and adds their phases to the plan if one kernel may execute them.
-    fn emit_steps(&mut self, steps: Steps, epilogue: Option<Vec<usize>>, stream: StreamNo, origin: u32) {
+    fn emit_steps(&mut self, comm: LoweredComm, stream: StreamNo, origin: u32) {
+        let LoweredComm { steps, epilogue, pads, .. } = comm;
         match steps {
             Steps::Separate { at_post, at_wait } => {
                 self.emit_all(at_post, stream, origin);
@@ -180,7 +181,7 @@ impl PlanRewriter<'_> {
                 let range = self.code.len()..self.code.len() + code.len();
                 self.emit_all(code, stream, origin);
                 if !range.is_empty() {
-                    self.plan.peer_collectives.push(PeerCollective { range, phases, epilogue });
+                    self.plan.peer_collectives.push(PeerCollective { range, phases, epilogue, pads });
                 }
             }
         }
@@ -257,9 +258,10 @@ impl PlanRewriter<'_> {
     ) -> WaitSteps {
         let epilogue = self.emit_prologue(&mut comm, stream, origin);
         let mut steps = comm.steps.split_off_waits();
-        self.emit_steps(comm.steps, comm.epilogue, stream, origin);
+        let is_complete_when_posted = comm.is_complete_when_posted;
+        self.emit_steps(comm, stream, origin);
         let mut has_copies = false;
-        if comm.is_complete_when_posted {
+        if is_complete_when_posted {
             epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
         } else {
             has_copies = epilogue.is_some();
@@ -280,7 +282,7 @@ impl PlanRewriter<'_> {
             self.emit(InstKind::Wait { work }, stream, origin);
         }
         let epilogue = self.emit_prologue(&mut comm, stream, origin);
-        self.emit_steps(comm.steps, comm.epilogue, stream, origin);
+        self.emit_steps(comm, stream, origin);
         epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
         if queue.is_program_stream {
             // The stream that waits is this one.

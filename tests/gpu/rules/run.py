@@ -24,6 +24,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import allocator  # noqa: F401
 import captures  # noqa: F401
 import harness
 import hosts  # noqa: F401

@@ -218,7 +218,7 @@ const PLAN: &[Layer] = &[
     ("effect indices inst_builder", BEFORE),
     ("operators traffic", BEFORE),
     ("context", BEFORE),
-    ("held_operands", BEFORE),
+    ("held_operands recorded_streams", BEFORE),
     ("bindings", BEFORE),
     (
         "views comm compute attention construct experts index io reshard skip opaque_call symmetric_view",
@@ -227,7 +227,7 @@ const PLAN: &[Layer] = &[
     ("token_rows", BEFORE),
     ("host_unit", BEFORE),
     ("sync", BEFORE),
-    ("mapped_views transport", BEFORE),
+    ("captured_storage mapped_views transport", BEFORE),
     ("comm_options", BEFORE),
     ("build_rank", BEFORE),
     ("build_world", BEFORE),
@@ -238,7 +238,7 @@ const PLAN: &[Layer] = &[
 const SYNC: &[Layer] = &[
     ("matching memory_groups", &[]),
     ("world", &["matching"]),
-    ("connections", &["matching", "world"]),
+    ("connections swapped_calls", &["matching", "world"]),
     ("p2p_queues waits", &["matching", "world"]),
     ("symmetry", &["matching", "waits", "world"]),
     ("machine", BEFORE),
@@ -309,6 +309,7 @@ const CHECK: &[Layer] = &[
     // Text that edits change.
     ("editable_text", &["repair"]),
     ("exclusive_arms stream_operand", &["editable_text", "repair"]),
+    ("deadlock_edits", &["editable_text"]),
     ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
     ("reader_edits", &["overlap", "plan_index", "race_side", "repair"]),
     ("iteration_storage", &["plan_index", "race_side", "repair", "written"]),

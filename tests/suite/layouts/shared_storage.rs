@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use grammar::dtype::DType;
-use hir_cuda::buffer_assignment::BufferAssignment;
+use hir_cuda::buffer_assignment::{BufferAssignment, Segment};
 use hir_plan::{Buffer, InstKind, Number, Plan, View};
+
+use super::area;
 
 /// The locations of a rank's buffers: the new buffer, and the offset of the first element in it.
 struct Parts {
@@ -31,10 +33,10 @@ pub fn plans(plans: &[Plan], layout: &BufferAssignment) -> Vec<Plan> {
 }
 
 fn parts(plan: &Plan, layout: &BufferAssignment) -> Parts {
-    let mut known: HashMap<(bool, DType), u32> = HashMap::new();
+    let mut known: HashMap<(Segment, DType), u32> = HashMap::new();
     let (mut buffers, mut places) = (Vec::<Buffer>::new(), Vec::new());
     for (buffer, spot) in plan.buffers.iter().zip(&layout.ranks[plan.rank].buffers) {
-        let number = *known.entry((spot.is_symmetric, buffer.dtype)).or_insert_with(|| {
+        let number = *known.entry((area(spot), buffer.dtype)).or_insert_with(|| {
             buffers.push(Buffer::new("all", buffer.dtype, 0));
             buffers.len() as u32 - 1
         });

@@ -73,10 +73,11 @@ pub fn cycle(world: &World, ranks: &[RankKernels]) -> Result<Option<CommOrderCyc
 }
 
 impl RankKernels {
-    /// Returns the kernels that neither end before `it` begins nor begin after it has ended.
+    /// Returns the kernels that neither end before `it` begins nor begin after it has ended. Those of NCCL and those over peer memory are apart.
     pub(super) fn unordered_with<'k>(&'k self, it: &'k Kernel) -> impl Iterator<Item = &'k Kernel> {
         let others = self.chains.iter().enumerate();
-        let others = others.filter(|(chain, _)| *chain != it.chain && self.is_nccl[*chain]);
+        let is_alike = |chain: usize| self.is_nccl[chain] == self.is_nccl[it.chain];
+        let others = others.filter(move |(chain, _)| *chain != it.chain && is_alike(*chain));
         others.flat_map(move |(_, chain)| {
             let from = chain.partition_point(|other| self.kernels[*other].is_before(it));
             let to = chain.partition_point(|other| !it.is_before(&self.kernels[*other]));

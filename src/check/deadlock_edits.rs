@@ -1,0 +1,54 @@
+//! The edits by which all ranks make the calls of a team in one order: a call that one branch skips moves before it, and of two calls that a
+//! branch swaps, the later one moves before the earlier one.
+
+use grammar::{
+    ir::{Stmt, StmtId},
+    ops::Op,
+};
+use hir_ir::edit::{Edit, Place};
+
+use super::editable_text::EditableText;
+
+/// Returns the edits that move a call and its Wait before the branch that begins with them; `None` if they are not its first statements.
+pub(super) fn move_before_branch(text: &EditableText, call: StmtId) -> Option<Vec<Edit>> {
+    let place = text.places().of_stmt(call)?;
+    let (block, branch) = text.places().around(call).next()?;
+    let Stmt::If(_) = text.program.stmts[branch] else { return None };
+    let statements = text.program.block(block);
+    if place.position > 0 || statements.get(1) != Some(&wait_of(text, call)?) {
+        return None;
+    }
+    let mut edits = before(text, call, branch)?;
+    // The header of the branch is above the call, on a line of its own.
+    let is_alone = statements.len() == 2 && text.program.inner_blocks(branch).count() == 1;
+    let header = text.line_of(branch).filter(|it| text.line_of(call) == Some(it + 1));
+    if is_alone {
+        header.filter(|it| text.line(*it).trim_end().ends_with(':'))?;
+        edits.push(Edit::Remove(branch));
+    }
+    Some(edits)
+}
+
+/// Returns the edits that swap two calls, each with its Wait directly behind it; `None` if something else is between them.
+pub(super) fn swap(text: &EditableText, [first, later]: [StmtId; 2]) -> Option<Vec<Edit>> {
+    let [one, other] = [first, later].map(|it| text.places().of_stmt(it));
+    let (one, other) = (one?, other?);
+    let waited = text.program.block(one.block).get(one.position + 1) == Some(&wait_of(text, first)?);
+    (one.block == other.block && waited && other.position == one.position + 2).then_some(())?;
+    let behind = text.program.block(other.block).get(other.position + 1);
+    (behind == Some(&wait_of(text, later)?)).then_some(())?;
+    before(text, later, first)
+}
+
+/// Returns the Wait for a collective that directly follows it; `None` if there is none.
+fn wait_of(text: &EditableText, call: StmtId) -> Option<StmtId> {
+    let place = text.places().of_stmt(call)?;
+    let stmt = *text.program.block(place.block).get(place.position + 1)?;
+    let is_collective = text.program.op(call).is_some_and(|it| it.op == Op::Communication);
+    (is_collective && text.awaited_number(stmt) == text.program.posted_work(call)).then_some(stmt)
+}
+
+fn before(text: &EditableText, call: StmtId, stmt: StmtId) -> Option<Vec<Edit>> {
+    let to = Place::Before(stmt);
+    Some(vec![Edit::Move { stmt: call, to }, Edit::Move { stmt: wait_of(text, call)?, to }])
+}

@@ -1,0 +1,77 @@
+//! Explains where one rank departs from the calls of the others.
+
+use grammar::{codes::Code, count_text};
+
+use super::{Finding, callers_note, label};
+use crate::{
+    departure::Departure,
+    divergence::How,
+    queues::Job,
+    record::Peer,
+    wording::{operands, position, ranks_text, verb, what_at},
+};
+
+pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
+    let Departure { call, usual, like, how } = found;
+    let rank = call.rank;
+    let others = ranks_text(like);
+    let (mine, theirs) = (what_at(job, *call), what_at(job, *usual));
+    let is_message = [*call, *usual].iter().any(|it| job.record(*it).peer != Peer::None);
+    let code = match how {
+        How::Elements | How::ElementType => Code::HangSizes,
+        _ if is_message => Code::HangPeer,
+        How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
+            Code::HangDiverged
+        }
+    };
+    let more = |count: u32, what: &str| match count {
+        1 => String::new(),
+        _ => format!(", and {} {what} behind it", count_text(count as usize - 1, "call")),
+    };
+    let message = match how {
+        How::Skipped(count) => format!(
+            "rank {rank} skips the {theirs}{} that {others} {}, and goes on to the {mine}",
+            more(*count, "more"),
+            verb(like, "call")
+        ),
+        How::SkippedByHistory => {
+            format!("rank {rank} skips the {theirs} that {others} {}", verb(like, "call"))
+        }
+        How::Added(count) => format!(
+            "rank {rank} makes a call that {others} {} not make: the {mine}{}; the others go on to the {theirs}",
+            verb(like, "do"),
+            more(*count, "more")
+        ),
+        How::Reordered(count) => format!(
+            "rank {rank} makes {} in another order than {others}: it calls {mine} where {} {theirs}",
+            count_text(*count as usize, "call"),
+            if like.len() == 1 { "that one calls" } else { "the others call" },
+        ),
+        How::Elements | How::ElementType => format!(
+            "rank {rank} calls {mine} with {}, and {others} with {}",
+            operands(job, *call),
+            operands(job, *usual)
+        ),
+        How::Other => {
+            let of = |it| format!("{} ({})", what_at(job, it), position(job, it));
+            format!("rank {rank} calls {} where {others} {} {}", of(*call), verb(like, "call"), of(*usual))
+        }
+    };
+    let mut notes = vec![format!(
+        "the calls of rank {rank} before it are those of {others}; what does not proceed now is a consequence"
+    )];
+    notes.extend(callers_note(job, *call));
+    Finding {
+        code,
+        message,
+        ranks: vec![rank],
+        labels: vec![
+            label(job, *call, format!("rank {rank} calls this")),
+            label(job, *usual, format!("{others} {} this there", verb(like, "call"))),
+        ],
+        notes,
+        help: format!(
+            "look for a condition, a loop bound or an order that has another value on rank {rank} before this call"
+        ),
+    }
+}

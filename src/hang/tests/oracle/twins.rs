@@ -1,0 +1,160 @@
+//! Which faults the records cannot tell apart: those of the same job whose records are equal but for times.
+//!
+//! A fault contradicts the others' calls only on its own rank, so that its twins are on this rank, with one exception: that the other ranks follow
+//! another program, which one of them does not follow. That is: all ranks that make a call are edited alike, but one.
+
+use super::{
+    device::{Times, execute},
+    dump::{Log, Record},
+    fault::{FAULTS, Fault, Faulty, edit, plant},
+    job::Job,
+    program::{Call, Kind, Step},
+};
+
+/// What the records leave open.
+#[derive(Default, Debug)]
+pub struct Twins {
+    /// Another rank, or none, could be at fault.
+    pub other_rank: Option<(Fault, usize)>,
+    /// Other kinds of faults of the same rank.
+    pub kinds: Vec<Fault>,
+}
+
+/// Finds the twins of the fault of a job.
+pub fn twins(job: &Job) -> Twins {
+    let made = &job.made;
+    match made.fault {
+        Fault::Healthy | Fault::Killed => Twins::default(),
+        Fault::StuckHost | Fault::StuckKernel | Fault::StuckNetwork | Fault::Abort => stuck(job),
+        _ => edited(job),
+    }
+}
+
+/// Whether the dumps of another fault of the job are the same.
+fn is_twin(job: &Job, shown: &[Option<Vec<Record>>], other: &Faulty) -> bool {
+    let times = execute(&other.program, &job.settings, other.broken);
+    // Ranks that differ are found early if those of the fault come first.
+    let ranks = [other.rank, job.made.rank].into_iter().chain(0..shown.len());
+    ranks.into_iter().all(|rank| comparable(&job.log_of(other, &times, rank)) == shown[rank])
+}
+
+/// Twins of faults that leave calls as they are: of any rank, where its records end or its first calls are open.
+fn stuck(job: &Job) -> Twins {
+    let made = &job.made;
+    let mut found = Twins::default();
+    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(comparable).collect();
+    let times = execute(&made.program, &job.settings, made.broken);
+    let first = [made.rank].into_iter().chain((0..shown.len()).filter(|&it| it != made.rank));
+    for rank in first {
+        let (open, end) = open_steps(job, rank, &times[rank]);
+        let places = open.iter().flat_map(|&at| [(Fault::StuckKernel, at), (Fault::StuckNetwork, at)]);
+        for (fault, at) in places.chain(end.map(|at| (Fault::StuckHost, at))) {
+            let is_same = rank == made.rank && (fault == made.fault || made.fault == Fault::Abort);
+            let Some(other) = plant(&job.program, fault, rank, at, 0).filter(|_| !is_same) else { continue };
+            if !is_twin(job, &shown, &other) {
+                continue;
+            }
+            let names_nobody = fault == Fault::StuckNetwork || made.fault == Fault::StuckNetwork;
+            if rank == made.rank && !names_nobody {
+                found.kinds.push(fault);
+            } else if !(names_nobody && fault == made.fault) {
+                found.other_rank = Some((fault, rank));
+                return found;
+            }
+        }
+    }
+    found
+}
+
+/// Twins of faults that change calls.
+fn edited(job: &Job) -> Twins {
+    let made = &job.made;
+    let mut found = Twins::default();
+    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(comparable).collect();
+    // The same edit on all ranks but one, which is seen only if two ranks make the call.
+    let Step::Call(wanted) = &job.program.ranks[made.rank][made.at] else { return found };
+    let is_alike = |it: &Call| it.line == wanted.line;
+    let makers: Vec<usize> =
+        (0..shown.len()).filter(|&rank| job.program.calls(rank).any(|it| is_alike(it.1))).collect();
+    let seen = job.logs[made.rank].as_ref().map_or(0, |it| {
+        it.records.iter().filter(|it| it.line == wanted.line || it.line == wanted.line + 200).count()
+    });
+    if matches!(wanted.kind, Kind::Message(_) | Kind::Batch(_)) && makers.len() == 1 && seen < 2 {
+        found.other_rank = Some((made.fault, made.rank));
+        return found;
+    }
+    if makers.len() == 2 {
+        let others = makers.into_iter().filter(|&it| it != made.rank);
+        let twin = others.filter_map(|rank| all_but(job, rank, wanted)).find(|it| is_twin(job, &shown, it));
+        if let Some(other) = twin {
+            found.other_rank = Some((other.fault, other.rank));
+            return found;
+        }
+    }
+    // Other faults of the calls of the same rank.
+    let own = &made.program.ranks[made.rank];
+    let steps = made.at.saturating_sub(12)..(made.at + 12).min(job.program.ranks[made.rank].len());
+    for fault in FAULTS.into_iter().filter(|it| it.contradicts() && *it != made.fault) {
+        let has_twin = steps.clone().flat_map(|it| [(it, 0), (it, 1), (it, 2)]).any(|(at, choice)| {
+            let mut steps = job.program.ranks[made.rank].clone();
+            edit(&job.program.groups, &mut steps, made.rank, fault, at, choice).is_some()
+                && calls_alike(&steps, own)
+                && plant(&job.program, fault, made.rank, at, choice)
+                    .is_some_and(|it| is_twin(job, &shown, &it))
+        });
+        if has_twin {
+            found.kinds.push(fault);
+        }
+    }
+    found
+}
+
+fn comparable(log: &Option<Log>) -> Option<Vec<Record>> {
+    log.as_ref().map(|it| it.records.iter().map(Record::without_times).collect())
+}
+
+/// Returns the steps of a rank that may hang: its first calls that have not completed, and the end of what it has issued.
+fn open_steps(job: &Job, rank: usize, times: &[Times]) -> (Vec<usize>, Option<usize>) {
+    let calls = job.program.calls(rank).zip(times.iter().map(Some).chain(std::iter::repeat(None)));
+    let open: Vec<(usize, bool)> = calls
+        .filter(|(_, times)| times.is_none_or(|it| it.done.is_none()))
+        .map(|((at, _), times)| (at, times.is_some_and(|it| it.issued.is_some())))
+        .collect();
+    let end = open.iter().find(|it| !it.1).map(|it| it.0);
+    (open.iter().filter(|it| it.1).take(3).map(|it| it.0).collect(), end)
+}
+
+/// Whether two lists of steps make the same calls.
+fn calls_alike(a: &[Step], b: &[Step]) -> bool {
+    let alike = |a: &Step, b: &Step| match (a, b) {
+        (Step::Call(a), Step::Call(b)) => {
+            (a.group, &a.kind, a.size, a.dtype, a.line) == (b.group, &b.kind, b.size, b.dtype, b.line)
+        }
+        (Step::Call(_), _) | (_, Step::Call(_)) => false,
+        _ => true,
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b))
+}
+
+/// Returns the job whose program has the edit in all rounds on all ranks, and a rank that does not follow it in the round of the fault.
+fn all_but(job: &Job, except: usize, wanted: &Call) -> Option<Faulty> {
+    let made = &job.made;
+    // The how-many-th call of its line in its round it is.
+    let nth = |rank: usize, at: usize, call: &Call| {
+        let before = job.program.calls(rank).take_while(|it| it.0 < at);
+        before.filter(|(_, it)| it.line == call.line && it.iteration == call.iteration).count()
+    };
+    let wanted_nth = nth(made.rank, made.at, wanted);
+    let mut program = job.program.clone();
+    for rank in 0..program.ranks.len() {
+        let places = job.program.calls(rank).filter(|(at, it)| {
+            it.line == wanted.line
+                && nth(rank, *at, it) == wanted_nth
+                && (rank != except || it.iteration != wanted.iteration)
+        });
+        for (at, _) in places.collect::<Vec<_>>().into_iter().rev() {
+            edit(&job.program.groups, &mut program.ranks[rank], rank, made.fault, at, made.choice)?;
+        }
+    }
+    Some(Faulty { program, rank: except, ..made.clone() })
+}
