@@ -21,14 +21,18 @@ class LeftToPyTorch(Exception):
 
 
 def compiled(module: Any, inputs: Sequence[Any], backend: Backend) -> Callable[..., Any]:
-    """Compiles a graph of Dynamo, or one of AOTAutograd, which has no gradients. If the backend fails, PyTorch runs it as it is, with the reason."""
+    """Compiles a graph of Dynamo, or one of AOTAutograd, which has no gradients. If the backend fails, PyTorch runs the graph, with the reason.
+
+    The backend gets another graph with the same parameters and attributes, because backends change graphs.
+    """
     import torch
 
     compiler = torch._dynamo.lookup_backend(backend)
     try:
         with busy():
-            # Backends change graphs.
-            result: Callable[..., Any] = compiler(copy.deepcopy(module), inputs)
+            own = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+            own.meta.update(module.meta)
+            result: Callable[..., Any] = compiler(own, inputs)
         return result
     except Exception as error:
         name = backend if isinstance(backend, str) else getattr(backend, "__name__", "fallback")
