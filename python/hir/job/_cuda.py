@@ -34,7 +34,7 @@ CONSTANTS: dict[str, Any] = {
 #: The functions that return 0 or nothing.
 ZEROS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
 NOTHING = (
-    "init", "set_device", "set_device_index", "empty_cache", "manual_seed", "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats",
+    "init", "_lazy_init", "set_device", "set_device_index", "empty_cache", "manual_seed", "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats",
     "reset_max_memory_allocated", "ipc_collect", "set_per_process_memory_fraction",
 )  # fmt: skip
 
@@ -166,16 +166,16 @@ def stand_in(rank: int, ranks: int, uses: Uses, synchronize: Callable[[], None])
     values |= {"current_device": rank, "current_device_index": rank, "current_accelerator": torch.device("cuda")}
     values |= {"default_stream": _default[0], "device": contextlib.nullcontext()}
     values |= {"get_device_properties": type("Properties", (), {"total_memory": 1 << 36, "multi_processor_count": 132, "major": 9, "minor": 0, "name": ""})}
-    for module in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
-        for name, value in values.items():
+    replaced = {name: constant(value) for name, value in values.items()}
+    replaced |= {"current_stream": current_stream, "set_stream": set_stream, "synchronize": lambda *_, **__: synchronize()}
+    replaced["get_rng_state"] = lambda *_, **__: torch.get_rng_state()
+    replaced["set_rng_state"] = lambda state, *_, **__: torch.set_rng_state(state)
+    replaced["get_rng_state_all"] = lambda: [torch.get_rng_state()] * ranks
+    replaced["set_rng_state_all"] = lambda states: torch.set_rng_state(states[rank])
+    for module in (torch.cuda, torch.cuda.random, torch.cuda.memory, getattr(torch, "accelerator", torch.cuda)):
+        for name, function in replaced.items():
             if hasattr(module, name):
-                setattr(module, name, constant(value))
-        module.current_stream, module.set_stream = current_stream, set_stream
-        module.synchronize = lambda *_, **__: synchronize()
-    torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
-    torch.cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
-    torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()] * ranks
-    torch.cuda.set_rng_state_all = lambda states: torch.set_rng_state(states[rank])
+                setattr(module, name, function)
     torch.cuda.default_generators = (torch.default_generator,) * ranks
     torch.cuda.Stream = torch.Stream = Stream
     torch.cuda.Event = torch.Event = Event
