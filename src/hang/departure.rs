@@ -71,12 +71,13 @@ pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
     found.next().filter(|it| found.next().is_none() && is_stuck(job, stalls, it))
 }
 
-/// Whether a call follows those before it on its rank as in earlier rounds.
+/// Whether a call follows those before it on its rank as in earlier rounds, of which no record is lost.
 pub(crate) fn is_habit(job: &Job<'_>, call: Call) -> bool {
     let record = job.record(call);
     let lane = lane(job, call.rank, site(job.records, record).is_some_and(|it| it.autograd));
     let at = lane.calls.binary_search(&call).ok().filter(|it| *it > 0);
-    at.is_some_and(|at| predicted(&lane.tokens, at) == Some(lane.tokens[at]))
+    let is_whole = job.records.log(call.rank).is_some_and(|it| it.lost == 0);
+    is_whole && at.is_some_and(|at| predicted(&lane.tokens, at) == Some(lane.tokens[at]))
 }
 
 fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
