@@ -215,9 +215,8 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
     if (a[0].1, a[0].2, a[0].4) == (b[0].1, b[0].2, b[0].4) && a[0].0 != b[0].0 {
         let kind = |it: Call| job.records.signature(job.record(it).signature);
         let [mine, usual] = [own.calls[at], theirs.calls[place]].map(kind);
-        let has_place = !job.records.stack(job.record(own.calls[at]).stack).frames.is_empty();
         let goes_on = a.len() == 1 || b.len() == 1 || agree(&a[1..], &b[1..]).is_some();
-        if mine.name == usual.name && (has_place || goes_on) && goes_on {
+        if mine.name == usual.name && goes_on {
             let is_type = mine.element_type() != usual.element_type();
             return if is_type { How::ElementType } else { How::Elements };
         }
