@@ -71,12 +71,13 @@ pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
     found.next().filter(|it| found.next().is_none() && is_stuck(job, stalls, it))
 }
 
-/// Whether a call follows those before it on its rank as in earlier rounds.
+/// Whether a call follows those before it on its rank as in earlier rounds, of which no record is lost.
 pub(crate) fn is_habit(job: &Job<'_>, call: Call) -> bool {
     let record = job.record(call);
     let lane = lane(job, call.rank, site(job.records, record).is_some_and(|it| it.autograd));
     let at = lane.calls.binary_search(&call).ok().filter(|it| *it > 0);
-    at.is_some_and(|at| predicted(&lane.tokens, at) == Some(lane.tokens[at]))
+    let is_whole = job.records.log(call.rank).is_some_and(|it| it.lost == 0);
+    is_whole && at.is_some_and(|at| predicted(&lane.tokens, at) == Some(lane.tokens[at]))
 }
 
 fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
@@ -214,9 +215,8 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
     if (a[0].1, a[0].2, a[0].4) == (b[0].1, b[0].2, b[0].4) && a[0].0 != b[0].0 {
         let kind = |it: Call| job.records.signature(job.record(it).signature);
         let [mine, usual] = [own.calls[at], theirs.calls[place]].map(kind);
-        let has_place = !job.records.stack(job.record(own.calls[at]).stack).frames.is_empty();
         let goes_on = a.len() == 1 || b.len() == 1 || agree(&a[1..], &b[1..]).is_some();
-        if mine.name == usual.name && (has_place || goes_on) && goes_on {
+        if mine.name == usual.name && goes_on {
             let is_type = mine.element_type() != usual.element_type();
             return if is_type { How::ElementType } else { How::Elements };
         }

@@ -178,7 +178,9 @@ fn earlier_open(job: &Job<'_>, group: GroupId, call: Call, other: Rank) -> Optio
         Some(&job.pairs[at].1)
     };
     let sends = pair(call.rank, other).and_then(|it| it.sends.get(it.sent));
-    let receives = pair(other, call.rank).and_then(|it| it.receives.get(it.received));
+    // What the sender has seen to complete arrives, also if the receiver has not seen it.
+    let arrived = |it: &Pair| if it.is_cut { it.received } else { it.received.max(it.sent) };
+    let receives = pair(other, call.rank).and_then(|it| it.receives.get(arrived(it)));
     let first = sends.into_iter().chain(receives).min()?;
     let (first, mine) = (Call { rank: call.rank, at: *first }, job.record(call));
     let is_alone =

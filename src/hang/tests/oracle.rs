@@ -7,9 +7,12 @@
 //! `HIR_HANG_JOBS=10000 cargo test -p hir-hang --test oracle -- --nocapture` makes more jobs. With `HIR_HANG_FAULTS=DIR`, the dumps of answers
 //! that are wrong are written below DIR, the smallest of each class.
 
+#![allow(clippy::expect_used, reason = "a failed step ends the test")]
+
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs,
+    io::Write as _,
     path::Path,
 };
 
@@ -51,7 +54,7 @@ fn answers_do_not_become_worse() {
         let bytes: Vec<(String, Vec<u8>)> =
             job.files().into_iter().map(|(name, it)| (name, it.to_string().into_bytes())).collect();
         let size = bytes.iter().map(|it| it.1.len()).sum();
-        let dumps = files::read(&bytes).unwrap_or_else(|fault| panic!("job {number}: {fault}"));
+        let dumps = files::read(&bytes).expect("dumps of the job");
         let report = report::report(&dumps);
         let wrong = count(&job, &report, &mut figures);
         if !wrong.is_empty() {
@@ -72,10 +75,9 @@ fn answers_do_not_become_worse() {
         }
     }
     let text = table(&figures);
-    println!("{text}");
-    for ((fault, what), (number, ..)) in &classes {
-        println!("{number:>5} {fault}: {what}");
-    }
+    let lines = classes.iter().map(|((fault, what), it)| format!("{:>5} {fault}: {what}\n", it.0));
+    let shown: String = lines.collect();
+    std::io::stdout().write_all(format!("{text}\n{shown}").as_bytes()).expect("output");
     if let Ok(folder) = std::env::var("HIR_HANG_FAULTS") {
         classes.iter().for_each(|((fault, what), it)| write(Path::new(&folder), fault, what, &it.2));
     }
@@ -84,9 +86,9 @@ fn answers_do_not_become_worse() {
     }
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/baseline/hangs.txt");
     if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
-        fs::write(&kept, &text).unwrap_or_else(|fault| panic!("{fault}"));
+        fs::write(&kept, &text).expect("a file is written");
     }
-    let before = fs::read_to_string(&kept).unwrap_or_else(|fault| panic!("{}: {fault}", kept.display()));
+    let before = fs::read_to_string(&kept).expect("figures that were kept");
     let worse = worse(&figures, &before);
     assert!(worse.is_empty(), "worse than {}: {}\n{text}", kept.display(), worse.join(", "));
 }
@@ -96,9 +98,9 @@ fn write(folder: &Path, fault: &str, what: &str, job: &Job) {
     let name = format!("{fault}-{what}").replace([' ', ','], "-").replace("--", "-").to_lowercase();
     let folder = folder.join(name);
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap_or_else(|fault| panic!("{fault}"));
+    fs::create_dir_all(&folder).expect("a file is written");
     for (name, it) in job.files() {
-        fs::write(folder.join(name), it.to_string()).unwrap_or_else(|fault| panic!("{fault}"));
+        fs::write(folder.join(name), it.to_string()).expect("a file is written");
     }
-    fs::write(folder.join("truth.md"), oracle::figures::truth(job)).unwrap_or_else(|fault| panic!("{fault}"));
+    fs::write(folder.join("truth.md"), oracle::figures::truth(job)).expect("a file is written");
 }

@@ -149,8 +149,8 @@ pub fn execute(program: &Program, settings: &Settings, broken: Broken) -> Vec<Ve
 }
 
 /// Returns the last of some times, or `None` if one is never.
-fn latest(times: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    times.fold(Some(0), |last, it| last.zip(it).map(|(a, b)| a.max(b)))
+fn latest(times: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    times.into_iter().try_fold(0, |last, it| it.map(|it| it.max(last)))
 }
 
 fn nodes<'a>(program: &'a Program, settings: &Settings, rank: usize) -> Vec<Node<'a>> {

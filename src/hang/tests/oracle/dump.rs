@@ -59,6 +59,9 @@ impl Writing {
     }
 }
 
+/// The shapes of input and output, and their element type.
+type Sizes = (Vec<u64>, Vec<u64>, &'static str);
+
 /// A record, as the dump holds it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Record {
@@ -66,7 +69,7 @@ pub struct Record {
     pub group: usize,
     pub numbers: [usize; 3],
     pub name: String,
-    pub size: Option<(Vec<u64>, Vec<u64>, &'static str)>,
+    pub size: Option<Sizes>,
     pub state: &'static str,
     pub retired: bool,
     pub line: u32,
@@ -281,7 +284,7 @@ pub fn file(program: &Program, log: &Log, writing: &Writing, rank: usize) -> Val
 
 fn entry(program: &Program, it: &Record, writing: &Writing, clock: &dyn Fn(Option<u64>) -> Value) -> Value {
     let group = &program.groups[it.group];
-    let list = |of: &dyn Fn(&(Vec<u64>, Vec<u64>, &'static str)) -> Value| match &it.size {
+    let list = |of: &dyn Fn(&Sizes) -> Value| match &it.size {
         Some(size) => json!([of(size)]),
         None => json!([]),
     };

@@ -126,10 +126,8 @@ pub fn edit(
             return Some(());
         }
         Fault::OtherOrder => {
-            let other = (at + 1..steps.len().min(at + 4)).find_map(|it| match &steps[it] {
-                Step::Call(other) if differ(&call, other) => Some(it),
-                _ => None,
-            })?;
+            let other = (at + 1..steps.len().min(at + 4))
+                .find(|it| matches!(&steps[*it], Step::Call(other) if differ(&call, other)))?;
             steps.swap(at, other);
             return Some(());
         }

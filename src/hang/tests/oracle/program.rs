@@ -233,7 +233,7 @@ impl<'a> Writer<'a> {
             }
             self.layers(40);
             // One forward, one backward: the last of these sends is in a batch with the first receive of a gradient.
-            if !is_last && !(joined && micro + 1 == plan.micro) {
+            if !(is_last || joined && micro + 1 == plan.micro) {
                 self.messages(&[(true, 1)], 31);
             }
         }
@@ -249,13 +249,13 @@ impl<'a> Writer<'a> {
             }
         }
         self.gradients();
-        if (self.iteration + 1) % plan.logs_every == 0 {
+        if (self.iteration + 1).is_multiple_of(plan.logs_every) {
             self.call(Some(0), Kind::AllReduce, 1, 70, false);
             if plan.items {
                 self.steps.push(Step::Item);
             }
         }
-        if (self.iteration + 1) % plan.saves_every == 0 {
+        if (self.iteration + 1).is_multiple_of(plan.saves_every) {
             self.call(own.tp, Kind::Reduce(self.first_of(own.tp)), plan.sizes[3], 80, false);
             self.call(Some(0), Kind::Barrier, 1, 81, false);
         }
