@@ -39,7 +39,7 @@ use super::{
     two_runs::{TwoRuns, renumbered_view},
 };
 use hir_plan::{
-    BufferNo, Plan, ViewOnRank, World,
+    BufferNo, InstKind, MappedView, Plan, ViewOnRank, World,
     sync::{
         InstRef, MemoryGroups,
         happens_before::{GroupOrders, OrderError},
@@ -174,10 +174,13 @@ fn compare_runs(
 }
 
 /// Returns whether a buffer is a shard that each run allocates and exchanges the handles of, so that the next run has other memory: nvFuser's cache
-/// holds the shard, and a capture does not allocate it.
+/// holds the shard. A program in which the host waits is never replayed.
 fn is_shard_of_run(plans: &[Plan], rank: usize, buffer: BufferNo) -> bool {
     let is_own = |it: &ViewOnRank| it.rank == rank && it.view.buffer == buffer;
-    plans[rank].mapped_views.iter().any(|it| it.exchange.is_some() && it.shards.iter().any(is_own))
+    let is_shard = |it: &MappedView| it.exchange.is_some() && it.shards.iter().any(is_own);
+    let mut code = plans[rank].code.iter();
+    plans[rank].mapped_views.iter().any(is_shard)
+        && code.any(|it| matches!(it.kind, InstKind::HostWait { .. }))
 }
 
 /// Visits all instructions of two runs, in the own order of each group.

@@ -94,6 +94,9 @@ class Builder:
     equal_splits: bool = True
     #: Names of tensors that a statement writes in place.
     written: list[str] = field(default_factory=list)
+    #: The numbers of the calls of a line, in their order, and how many of them the current rank has made.
+    calls: dict[Any, list[int]] = field(default_factory=dict)
+    made: dict[Any, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.use(self.mesh)
@@ -101,6 +104,8 @@ class Builder:
     def use(self, mesh: Mesh) -> None:
         """Sets the mesh of new tensors."""
         self.mesh = mesh
+        self.made.clear()
+        self.awaited.clear()
         self.program.set_mesh(mesh.shape or (1,), range(mesh.size) if mesh.shape else [mesh.only])
 
     # -- tensors -------------------------------------------------------------------------------------------------------

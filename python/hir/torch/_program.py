@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from .._diagnostic import HirError, Report
 from .._program import Program, read
+from . import _as_pytorch
 from ._builder import Value
 from ._explain import explanation
 from ._graph import Graph, TorchImportError
@@ -25,7 +28,7 @@ class TorchProgram:
     local tensors of all ranks. The ends of its lines name the lines of the Python program.
     """
 
-    def __init__(self, imported: Imported) -> None:
+    def __init__(self, imported: Imported, as_pytorch: tuple[str, dict[int, str]] | None = None) -> None:
         self._imported = imported
         #: The text, with the lines of the Python program as comments.
         self.text = imported.text
@@ -37,6 +40,8 @@ class TorchProgram:
         self.example: Sequence[Sequence[Any]] | None = None
         #: The program after passes, by their names.
         self._lowered: dict[str, Program] = {}
+        #: The program as PyTorch runs it, for the check, if that may have other faults: its text, and the lines of the Python program.
+        self.as_pytorch = as_pytorch
         try:
             self.program: Program = read(imported.text)
         except HirError as error:
@@ -77,6 +82,12 @@ class TorchProgram:
             report = program.check(**options)
         except HirError as error:
             raise self._explained(error) from None
+        looks_at_races = "race" in options.get("checks", "race") and options.get("model") != "hir"
+        if not report.faults and looks_at_races and self.as_pytorch is not None:
+            text, places = self.as_pytorch
+            of_pytorch = read(text).check("race", p2p=options["p2p"])
+            if of_pytorch.faults:
+                return _ReportWithPlaces(of_pytorch, partial(_with_places, places), self.not_checked)
         return _ReportWithPlaces(report, self._with_places, self.not_checked)
 
     def lowered(self, passes: str = "@lower") -> Program:
@@ -167,11 +178,17 @@ class TorchProgram:
         return error
 
     def _with_places(self, text: str) -> str:
-        def place(found: re.Match[str]) -> str:
-            it = self.place(int(found[1] or found[2]))
-            return f"{found[0]} ({it})" if it else found[0]
+        return _with_places(self._imported.places, text)
 
-        return re.sub(r"\bline (\d+)|<text>:(\d+)(?::\d+)?", place, text)
+
+def _with_places(places: Mapping[int, str], text: str) -> str:
+    """A text with the lines of the Python program behind those of the program."""
+
+    def place(found: re.Match[str]) -> str:
+        it = places.get(int(found[1] or found[2]))
+        return f"{found[0]} ({it})" if it else found[0]
+
+    return re.sub(r"\bline (\d+)|<text>:(\d+)(?::\d+)?", place, text)
 
 
 class _ReportWithPlaces(Report):
@@ -190,7 +207,13 @@ def from_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> TorchPro
     """
     if not graphs:
         raise ValueError("no graphs; pass one for each rank")
-    return TorchProgram(import_graphs(graphs, each_rank=each_rank))
+    imported = import_graphs(graphs, each_rank=each_rank)
+    ordered = sorted(graphs, key=lambda it: it.rank)
+    try:
+        return TorchProgram(imported, _as_pytorch.program(ordered) if _as_pytorch.differs(ordered) else None)
+    except TorchImportError as error:
+        reason = f"streams and memory as PyTorch runs it: {error}"
+        return TorchProgram(replace(imported, unknown=(*imported.unknown, reason)))
 
 
 def _typed(array: np.ndarray, value: Value, name: str) -> np.ndarray:

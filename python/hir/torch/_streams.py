@@ -19,7 +19,7 @@ COUNTERPARTS = {
     "streams.fork": "`SetCurrentStream`",
     "streams.join": "`SetCurrentStream`",
     "streams.record_event": "`Synchronize` on a stream of the event",
-    "streams.record_stream": "none: hir does not reuse the memory earlier",
+    "streams.record_stream": "`RecordStream` in the program as PyTorch runs it; hir does not reuse the memory earlier",
     "streams.sync_dealloc": "`Synchronize` with the stream of the event",
     "streams.synchronize_device": "`Synchronize(host)` on each stream",
     "streams.synchronize_event": "`Synchronize(host)` on the stream of the event",
@@ -85,6 +85,10 @@ class Streams:
                 pass
             case _:
                 raise TorchImportError("hir does not know this operator on streams", node)
+
+    def record(self, tensor: str, stream: int) -> None:
+        """Records that a stream uses a tensor, which delays the free."""
+        self._builder.add("RecordStream", None, tensor, stream or self._main)
 
     def _event(self, event: int, node: Node) -> int:
         if event not in self._events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._builder import Value
+from .._builder import Builder, Value
 from .._graph import TRANSFERS, TorchFaultError, TransferOrder
 from ._collectives import averaged_over
 from ._registry import COMMUNICATIONS, Call, operator
@@ -49,10 +49,22 @@ def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, **
     to = call.to
     members = group if isinstance(group, tuple) else team(call, group)
     result = to.allocate(to.value(x.dtype, shape, ()))
-    number = to.posted[result.name] = to.program.work()
+    number = to.posted[result.name] = numbered(to, kind, members)
     given = {"type": kind, "team": list(members), "input": x, "output": result, "backend": "NCCL", **attributes}
     to.add("Communication", None, number=number, **given)
     return result
+
+
+def numbered(to: Builder, kind: str, members: tuple[int, ...]) -> int:
+    """The number of a collective that is posted next: calls of one line on several ranks have one."""
+    if to.place is None:
+        return to.program.work()
+    key = (to.place, kind, members)
+    at = to.made[key] = to.made.get(key, 0) + 1
+    numbers = to.calls.setdefault(key, [])
+    if len(numbers) < at:
+        numbers.append(to.program.work())
+    return numbers[at - 1]
 
 
 def rendezvous(call: Call, members: tuple[int, ...]) -> None:
