@@ -71,6 +71,8 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
                 raise LeftToPyTorch(f"the {name} graph: {reason}")
 
     def partition(module: Any, *args: Any, **named: Any) -> Any:
+        # What nothing needs is in no part.
+        module.graph.eliminate_dead_code()
         decide(module, "joint")
         # The backward graph computes again what takes less time than to save, as for torch.compile's default backend.
         return min_cut_rematerialization_partition(module, *args, **named)
