@@ -1,0 +1,247 @@
+//! Which faults a program has, by the rules that docs/checker.md cites.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    graph::{Access, By, Cell, Graph, Rules},
+    kernels,
+    program::{Program, Role},
+};
+
+/// A fault: its code, the statement that comes too early, and the one that it has to follow.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub code: &'static str,
+    pub first: Option<By>,
+    pub second: Option<By>,
+    /// The stream of the first one.
+    pub stream: usize,
+}
+
+/// The faults of one run, and of two. If a rank cannot end, nothing else is decided.
+pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
+    let graph = Graph::of(program, rules, 1);
+    let plain = |code| Fault { code, first: None, second: None, stream: 0 };
+    if !graph.refused.is_empty() {
+        return graph.refused.iter().copied().map(plain).collect();
+    }
+    if graph.is_stuck() {
+        return vec![plain("E0705")];
+    }
+    let before = Before::of(&graph);
+    let mut all: Vec<Fault> = graph.within.iter().map(|it| Fault { first: Some(*it), second: Some(*it), ..plain("E0701") }).collect();
+    races(&graph, program, &before, &mut all);
+    semaphores(&graph, &before, &mut all);
+    if storage {
+        reuses(&graph, &before, &mut all);
+    }
+    let has_race = all.iter().any(|it| it.code != "E0709");
+    if kernels::may_hang(&graph) {
+        all.push(plain("E0707"));
+    }
+    if !has_race {
+        unwritten(&graph, &mut all);
+    }
+    all
+}
+
+/// By work: all works that it follows.
+pub struct Before(Vec<Vec<u64>>);
+
+impl Before {
+    pub fn of(graph: &Graph) -> Self {
+        let count = graph.needs.len();
+        let mut all = vec![vec![0_u64; count / 64 + 1]; count];
+        for at in graph.order() {
+            let mut own = std::mem::take(&mut all[at]);
+            own[at / 64] |= 1 << (at % 64);
+            for it in &graph.needs[at] {
+                own.iter_mut().zip(&all[*it]).for_each(|(own, it)| *own |= it);
+            }
+            all[at] = own;
+        }
+        Self(all)
+    }
+
+    /// Returns whether a work is another one or follows it.
+    pub fn follows(&self, work: usize, earlier: usize) -> bool {
+        self.0[work][earlier / 64] >> (earlier % 64) & 1 == 1
+    }
+}
+
+impl Graph {
+    /// Returns the works that are executed, if those in `held` are not.
+    pub fn done(&self, held: &BTreeSet<usize>) -> Vec<bool> {
+        let mut done = vec![false; self.needs.len()];
+        let mut proceeds = true;
+        while std::mem::take(&mut proceeds) {
+            for at in 0..done.len() {
+                let mut needs = self.needs[at].iter().chain(&self.may[at]);
+                if !done[at] && !held.contains(&at) && needs.all(|it| done[*it]) {
+                    done[at] = true;
+                    proceeds = true;
+                }
+            }
+        }
+        done
+    }
+
+    /// Returns whether a work is never executed.
+    pub fn is_stuck(&self) -> bool {
+        // The last one is what never is.
+        self.done(&BTreeSet::new()).iter().rev().skip(1).any(|it| !it)
+    }
+
+    /// Returns the works in an order that the guarantees allow.
+    fn order(&self) -> Vec<usize> {
+        let mut after = vec![Vec::new(); self.needs.len()];
+        let mut left: Vec<usize> = self.needs.iter().map(Vec::len).collect();
+        for (at, needs) in self.needs.iter().enumerate() {
+            needs.iter().for_each(|it| after[*it].push(at));
+        }
+        let mut open: Vec<usize> = (0..left.len()).filter(|it| left[*it] == 0).collect();
+        let mut all = Vec::new();
+        while let Some(at) = open.pop() {
+            all.push(at);
+            for it in &after[at] {
+                left[*it] -= 1;
+                if left[*it] == 0 {
+                    open.push(*it);
+                }
+            }
+        }
+        all
+    }
+}
+
+fn races(graph: &Graph, program: &Program, before: &Before, all: &mut Vec<Fault>) {
+    let mut by_cell: BTreeMap<Cell, Vec<&Access>> = BTreeMap::new();
+    graph.accesses.iter().for_each(|it| by_cell.entry(it.cell).or_default().push(it));
+    for (at, one) in graph.accesses.iter().enumerate() {
+        let [rank, tensor, ..] = one.cell;
+        let role = program.tensors[tensor].1;
+        let fault = |first: Option<By>, second| Fault {
+            code: "E0702",
+            first,
+            second,
+            stream: first.map_or(0, |it| it.stream),
+        };
+        if role == Role::Input && !before.follows(one.begin, graph.entry[rank]) {
+            all.push(fault(None, Some(one.by)));
+        }
+        let belongs = matches!(role, Role::Input | Role::Output);
+        if belongs && !before.follows(graph.exits[rank][0], one.end) {
+            all.push(fault(Some(one.by), None));
+        }
+        for other in &by_cell[&one.cell] {
+            let is_later = std::ptr::from_ref(*other) < std::ptr::from_ref(&graph.accesses[at]);
+            let conflicts = is_later && (one.writes || other.writes) && one.begin != other.begin;
+            if conflicts && !before.follows(one.begin, other.end) && !before.follows(other.begin, one.end) {
+                let (first, second) = (Some(other.by), Some(one.by));
+                all.push(Fault { code: "E0701", first, second, stream: other.by.stream });
+            }
+        }
+    }
+}
+
+fn semaphores(graph: &Graph, before: &Before, all: &mut Vec<Fault>) {
+    for ((from, to, sends), posted) in &graph.transfers {
+        for (at, later) in posted.iter().enumerate() {
+            let Some(number) = posted[..at].iter().rposition(|it| it.key == later.key) else { continue };
+            // The other side of the earlier transfer.
+            let Some(other) = graph.transfers.get(&(*from, *to, !sends)).and_then(|it| it.get(number)) else { continue };
+            let copied = if later.puts == *sends { posted[number].copied } else { other.copied };
+            if !before.follows(later.reached, copied) {
+                let (first, second) = (Some(posted[number].by), Some(later.by));
+                all.push(Fault { code: "E0709", first, second, stream: posted[number].by.stream });
+            }
+        }
+    }
+}
+
+/// Finds uses of storage that another tensor, or the caller, still uses, with the caching allocator of PyTorch.
+fn reuses(graph: &Graph, before: &Before, all: &mut Vec<Fault>) {
+    let mut uses: BTreeMap<[usize; 3], Vec<&Access>> = BTreeMap::new();
+    for it in &graph.accesses {
+        let [rank, tensor, instance, _] = it.cell;
+        uses.entry([rank, tensor, instance]).or_default().push(it);
+    }
+    let of = |id: &[usize; 3]| uses.get(id).map_or(&[][..], |it| &it[..]);
+    let is_block = |role: Role| role != Role::Symmetric;
+    for (id, buffer) in graph.buffers.iter().filter(|it| is_block(it.1.role)) {
+        let rank = id[0];
+        // The caller may have freed the storage just before, and what the stream computes may use storage that is free now.
+        for it in of(id) {
+            if buffer.works.iter().any(|work| !before.follows(it.begin, *work)) {
+                all.push(Fault { code: "E0703", first: None, second: Some(it.by), stream: buffer.stream });
+            }
+        }
+        if buffer.is_kept {
+            continue;
+        }
+        // Communications that the program has not awaited hold the storage.
+        let holders = |until: usize| -> Vec<usize> {
+            let kernel = |it: &&Access| it.by.kernel.map(|of| &graph.kernels[it.by.rank][of]);
+            let holds = of(id).iter().filter_map(|it| kernel(it).filter(|of| of.awaited.is_none_or(|at| at > until)));
+            holds.map(|it| it.end).collect()
+        };
+        let mut check = |until: usize, next: Option<By>, follows: &dyn Fn(usize) -> bool| {
+            let held = holders(until);
+            for it in of(id) {
+                let is_held = held.iter().any(|end| before.follows(*end, it.end));
+                if !is_held && !follows(it.end) {
+                    all.push(Fault { code: "E0703", first: Some(it.by), second: next, stream: it.by.stream });
+                }
+            }
+        };
+        // The caller allocates on the stream that is current at exit.
+        if buffer.role == Role::Local && buffer.stream == 0 {
+            check(usize::MAX - 1, None, &|end| before.follows(graph.exits[rank][0], end));
+        }
+        let Some(freed) = buffer.freed else { continue };
+        let later = graph.buffers.iter().filter(|(other, next)| {
+            other[0] == rank && next.stream == buffer.stream && next.at > freed && is_block(next.role)
+        });
+        for (other, next) in later {
+            for user in of(other) {
+                check(next.at, Some(user.by), &|end| before.follows(user.begin, end));
+            }
+        }
+    }
+}
+
+/// Finds reads of elements that nothing has written, in a program without a race.
+fn unwritten(graph: &Graph, all: &mut Vec<Fault>) {
+    let mut written: BTreeSet<Cell> = BTreeSet::new();
+    // What inputs hold is written.
+    let is_written = |written: &BTreeSet<Cell>, it: &Cell| {
+        written.contains(it) || !graph.buffers.contains_key(&[it[0], it[1], it[2]])
+    };
+    let mut reads = false;
+    let mut flows: Vec<_> = graph.flows.iter().collect();
+    let mut order = vec![0; graph.needs.len()];
+    graph.order().into_iter().enumerate().for_each(|(at, it)| order[it] = at);
+    flows.sort_by_key(|it| order[it.work]);
+    for flow in flows {
+        if flow.from.iter().all(|it| is_written(&written, it)) {
+            written.extend(&flow.out);
+        } else {
+            reads = true;
+            // A kernel whose code is not there may not use what it reads.
+            if flow.is_opaque {
+                written.extend(&flow.out);
+                continue;
+            }
+            flow.out.iter().for_each(|it| drop(written.remove(it)));
+        }
+    }
+    let is_unwritten = |it: &&Cell| !is_written(&written, it);
+    let code = if graph.outputs.iter().any(|it| is_unwritten(&it)) {
+        "E0704"
+    } else if reads {
+        "W0701"
+    } else {
+        return;
+    };
+    all.push(Fault { code, first: None, second: None, stream: 0 });
+}
