@@ -63,6 +63,8 @@ pub struct Buffer {
     pub stream: usize,
     pub at: usize,
     pub freed: Option<usize>,
+    /// What the host has waited for then.
+    pub host: Option<usize>,
     /// What the stream computes before.
     pub works: Vec<usize>,
     pub role: Role,
@@ -93,6 +95,8 @@ pub enum Op {
     Collective { kind: Kind, root: usize, input: Vec<Cell>, output: Vec<Cell> },
     Send { peer: usize, cells: Vec<Cell> },
     Receive { peer: usize, cells: Vec<Cell> },
+    /// The gather of a view.
+    View,
 }
 
 #[derive(Clone, Debug)]
@@ -125,6 +129,8 @@ pub struct Transfer {
 /// A place where hosts meet: before and behind it.
 pub type Meeting = [usize; 2];
 
+pub type Exchange = ([usize; 3], Option<Vec<(usize, usize, bool)>>);
+
 #[derive(Default)]
 pub struct Graph {
     pub needs: Vec<Vec<usize>>,
@@ -143,12 +149,17 @@ pub struct Graph {
     pub created: BTreeMap<Comm, BTreeMap<usize, Meeting>>,
     /// The place where each rank first needs a connection: of a kind of collective, or of a sender with a receiver.
     pub connected: BTreeMap<(Comm, Option<Kind>, [usize; 2]), BTreeMap<usize, Meeting>>,
-    /// By rank: the exchanges of handles, with those of transfers by sender, receiver and side; none for a view.
-    pub exchanges: Vec<Vec<(Meeting, Option<Vec<(usize, usize, bool)>>)>>,
+    /// By rank: where it gives its handles, has those of others, and has passed the barrier. With those of transfers by sender, receiver and
+    /// side; none for a view.
+    pub exchanges: Vec<Vec<Exchange>>,
     /// By rank: the outputs at exit.
     pub outputs: Vec<Cell>,
     /// Codes of errors of the program.
     pub refused: BTreeSet<&'static str>,
+    /// Works for which nothing waits.
+    pub unobserved: BTreeSet<usize>,
+    /// Documents do not say what the program does.
+    pub is_unclear: bool,
     /// Races of operations of one kernel.
     pub within: Vec<By>,
 }
@@ -159,6 +170,8 @@ struct State {
     tails: BTreeMap<usize, usize>,
     host: usize,
     queues: BTreeMap<Comm, usize>,
+    /// The gathers of views.
+    gathers: Vec<usize>,
     /// By number: what a Wait waits for, and the kernel.
     pending: BTreeMap<usize, (Option<usize>, Option<usize>)>,
     bound: BTreeMap<usize, Vec<Cell>>,
@@ -234,6 +247,7 @@ impl Graph {
         (rank, stream, tensor): (usize, usize, usize),
         state: &mut State,
     ) -> Vec<Cell> {
+        self.free(tensor, state);
         let instance = state.instances.entry(tensor).or_default();
         let id = [rank, tensor, *instance];
         *instance += 1;
@@ -242,6 +256,7 @@ impl Graph {
             stream,
             at: state.at,
             freed: None,
+            host: None,
             works: state.works.get(&stream).cloned().unwrap_or_default(),
             role: program.tensors[tensor].1,
             is_kept: false,
@@ -249,6 +264,16 @@ impl Graph {
         self.buffers.entry(id).or_insert(buffer);
         state.bound.insert(tensor, all.clone());
         all
+    }
+
+    /// Releases a name.
+    fn free(&mut self, tensor: usize, state: &mut State) {
+        if let Some([rank, tensor, instance, _]) = state.bound.remove(&tensor).and_then(|it| it.first().copied())
+            && let Some(buffer) = self.buffers.get_mut(&[rank, tensor, instance])
+        {
+            buffer.freed = Some(state.at);
+            buffer.host = Some(state.host);
+        }
     }
 
     /// What a rank receives is new storage if the name is not bound.
@@ -302,17 +327,13 @@ impl Graph {
                     self.flows.push(Flow { work, out: all, from: Vec::new(), is_opaque: false });
                 }
             }
-            Stmt::Free(tensor) => {
-                if let Some([rank, tensor, instance, _]) = state.bound.remove(tensor).and_then(|it| it.first().copied())
-                    && let Some(buffer) = self.buffers.get_mut(&[rank, tensor, instance])
-                {
-                    buffer.freed = Some(state.at);
-                }
-            }
+            Stmt::Free(tensor) => self.free(*tensor, state),
             Stmt::Compute { out, from } => {
                 // The result of an operator is new storage if the name is not bound.
                 for tensor in out.iter().filter(|_| !program.is_opaque(out, from)) {
                     if !state.bound.contains_key(tensor) {
+                        // It is in no symmetric memory.
+                        self.is_unclear |= program.tensors[*tensor].1 == Role::Symmetric;
                         self.allocate(program, (rank, stream, *tensor), state);
                     }
                 }
@@ -331,13 +352,25 @@ impl Graph {
                 state.bound.insert(*out, cell.into_iter().collect());
             }
             Stmt::View { out, of } => {
-                let meeting = self.meet(state);
-                self.exchanges[rank].push((meeting, None));
-                let shards: Vec<Cell> = (0..ranks).map(|it| [it, *of, 0, 0]).collect();
-                // Other executors map the shards; that of hir copies them here.
+                let [given, taken] = self.meet(state);
+                self.exchanges[rank].push(([given, given, taken], None));
+                let own = bound(state, of).first().map_or(0, |it| it[2]);
+                let shards: Vec<Cell> = (0..ranks).map(|it| [it, *of, own, 0]).collect();
+                if let Some(it) = self.buffers.get_mut(&[rank, *of, own]) {
+                    it.is_kept = true;
+                }
+                // Other executors map the shards; that of hir gathers them here. Hosts meet in a barrier, which is a communication of all ranks,
+                // but orders no memory.
+                let comm = Comm::Team((0..ranks).collect());
                 let copy = cells(program, [rank, *out, 0]);
+                let begin = self.on_stream(state, stream, Vec::new());
+                let end = self.add(vec![begin]);
+                self.may[begin].extend(state.queues.get(&comm).into_iter().chain(state.gathers.last()));
+                state.gathers.push(end);
+                self.kernels[rank].push(Kernel { comm, begin, end, ops: vec![Op::View], awaited: None, run: state.run });
                 let work = self.on_stream(state, stream, Vec::new());
-                self.access([work, work], &shards, false, by);
+                self.may[work].push(end);
+                self.access([work, work], &[[rank, *of, own, 0]], false, by);
                 self.access([work, work], &copy, true, by);
                 self.flows.push(Flow { work, out: copy.clone(), from: shards.clone(), is_opaque: false });
                 state.bound.insert(*out, shards.into_iter().chain(copy).collect());
@@ -370,7 +403,7 @@ impl Graph {
                     }
                     _ => (Comm::Team(team.clone()), vec![Op::Collective { kind: *kind, root: *root, input, output }]),
                 };
-                self.post(rules, (*number, comm, ops), by, state);
+                self.post((rules, ranks), (*number, comm, ops), by, state);
             }
             Stmt::Post(side) if side.puts.is_some() => self.transfer(side, by, ranks, state),
             Stmt::Post(side) => {
@@ -379,7 +412,7 @@ impl Graph {
                 let pair = Comm::Pair([rank.min(peer), rank.max(peer)], false);
                 let comm = if rules.pairs { pair } else { Comm::Team((0..ranks).collect()) };
                 let op = op_of(side, peer, bound(state, &side.buffer));
-                self.post(rules, (side.number, comm, vec![op]), by, state);
+                self.post((rules, ranks), (side.number, comm, vec![op]), by, state);
             }
             Stmt::Group { number, sides } => {
                 self.bind_received(program, sides, (rank, stream), state);
@@ -389,16 +422,20 @@ impl Graph {
                     op_of(side, side.peer.value(rank, it.index, ranks), bound(state, &side.buffer))
                 };
                 let ops = sides.iter().map(op).collect();
-                self.post(rules, (*number, Comm::Team((0..ranks).collect()), ops), by, state);
+                self.post((rules, ranks), (*number, Comm::Team((0..ranks).collect()), ops), by, state);
             }
             Stmt::Share(_) if state.run > 0 => (),
             Stmt::Share(sides) => {
-                let mut meeting = None;
                 let mut all = Vec::new();
                 for side in sides {
                     let peer = side.peer.value(rank, it.index, ranks);
+                    let key = (side.number, side.buffer, peer, side.sends);
+                    // What has been exchanged is not exchanged again.
+                    if state.shared.contains_key(&key) {
+                        continue;
+                    }
                     let count = state.handles.entry((peer, side.sends)).or_default();
-                    state.shared.insert((side.number, side.buffer, peer, side.sends), *count);
+                    state.shared.insert(key, *count);
                     *count += 1;
                     let (from, to) = if side.sends { (rank, peer) } else { (peer, rank) };
                     all.push((from, to, side.sends));
@@ -408,8 +445,11 @@ impl Graph {
                         }
                     }
                 }
-                let meeting = *meeting.get_or_insert_with(|| self.meet(state));
-                self.exchanges[rank].push((meeting, Some(all)));
+                if !all.is_empty() {
+                    let [given, taken] = self.meet(state);
+                    state.host = self.add(vec![taken]);
+                    self.exchanges[rank].push(([given, taken, state.host], Some(all)));
+                }
             }
             Stmt::Wait(number) => {
                 let Some((work, kernel)) = state.pending.get(number).copied() else {
@@ -425,13 +465,14 @@ impl Graph {
                 if kernel.is_some() || work.is_none() {
                     state.pending.remove(number);
                 }
+                work.iter().for_each(|it| drop(self.unobserved.remove(it)));
                 self.on_stream(state, stream, work.into_iter().collect());
             }
         }
     }
 
     /// Posts a kernel of NCCL.
-    fn post(&mut self, rules: Rules, (number, comm, ops): (usize, Comm, Vec<Op>), by: By, state: &mut State) {
+    fn post(&mut self, (rules, ranks): (Rules, usize), (number, comm, ops): (usize, Comm, Vec<Op>), by: By, state: &mut State) {
         if rules.pairs && !self.created.get(&comm).is_some_and(|it| it.contains_key(&by.rank)) {
             let meeting = self.meet(state);
             self.created.entry(comm.clone()).or_default().insert(by.rank, meeting);
@@ -441,6 +482,7 @@ impl Graph {
                 Op::Collective { kind, .. } => (comm.clone(), Some(*kind), [0, 0]),
                 Op::Send { peer, .. } => (comm.clone(), None, [by.rank, *peer]),
                 Op::Receive { peer, .. } => (comm.clone(), None, [*peer, by.rank]),
+                Op::View => (comm.clone(), Some(Kind::Allgather), [0, 0]),
             };
             let is_new = |it: &_| !self.connected.get(it).is_some_and(|it: &BTreeMap<_, _>| it.contains_key(&by.rank));
             let new: Vec<_> = ops.iter().map(key).filter(is_new).collect();
@@ -454,6 +496,9 @@ impl Graph {
         let before = [state.tails.get(&by.stream), state.queues.get(&comm), Some(&state.host)];
         let begin = self.add(before.into_iter().flatten().copied().collect());
         let end = self.add(vec![begin]);
+        if comm == Comm::Team((0..ranks).collect()) {
+            self.may[begin].extend(state.gathers.last());
+        }
         state.queues.insert(comm.clone(), end);
         let kernel = self.kernels[by.rank].len();
         state.pending.insert(number, (Some(end), Some(kernel)));
@@ -479,7 +524,13 @@ impl Graph {
         let puts = side.puts == Some(true);
         let copies = puts == side.sends;
         let reached = self.on_stream(state, by.stream, Vec::new());
-        let copied = if copies { self.on_stream(state, by.stream, Vec::new()) } else { self.add(vec![reached]) };
+        let copied = if copies {
+            self.on_stream(state, by.stream, Vec::new())
+        } else {
+            let it = self.add(vec![reached]);
+            self.unobserved.insert(it);
+            it
+        };
         let by = By { number: Some(side.number), ..by };
         state.pending.insert(side.number, (Some(if copies { reached } else { copied }), None));
         let cells = state.bound.get(&side.buffer).cloned().unwrap_or_default();
@@ -505,6 +556,7 @@ pub fn accesses(op: &Op, rank: usize, comm: &Comm) -> (Vec<Cell>, Vec<Cell>) {
     match op {
         Op::Send { cells, .. } => (cells.clone(), Vec::new()),
         Op::Receive { cells, .. } => (Vec::new(), cells.clone()),
+        Op::View => (Vec::new(), Vec::new()),
         Op::Collective { kind, root, input, output } => {
             let is_root = comm.members().get(*root) == Some(&rank);
             let reads = is_root || !matches!(kind, Kind::Broadcast | Kind::Scatter);

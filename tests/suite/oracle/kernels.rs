@@ -7,15 +7,16 @@ use super::graph::Graph;
 /// The number of states after which the search gives up.
 const STATES: usize = 20_000;
 
-/// Returns whether ranks may start kernels so that none ends.
-pub fn may_hang(graph: &Graph) -> bool {
+/// Returns whether ranks may start kernels so that none ends; `None` if there are too many states.
+pub fn may_hang(graph: &Graph) -> Option<bool> {
     let is_of_several = |of: &Vec<super::graph::Kernel>| of.iter().any(|it| it.comm != of[0].comm);
     if !graph.kernels.iter().any(is_of_several) {
-        return false;
+        return Some(false);
     }
     let mut held: BTreeSet<usize> = graph.kernels.iter().flatten().map(|it| it.begin).collect();
     let mut known = BTreeSet::new();
-    start(graph, &mut held, &mut known)
+    let hangs = start(graph, &mut held, &mut known);
+    (hangs || known.len() <= STATES).then_some(hangs)
 }
 
 /// Starts the kernels that may start, in each order; `held` are the beginnings of those that have not started.
@@ -30,7 +31,8 @@ fn start(graph: &Graph, held: &mut BTreeSet<usize>, known: &mut BTreeSet<Vec<usi
         if of.iter().any(|it| done[it.begin] && !done[it.end]) {
             continue;
         }
-        for it in of {
+        // A kernel that overtakes others is more likely to hang.
+        for it in of.iter().rev() {
             if !held.contains(&it.begin) || !needs(it.begin) {
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    graph::{Access, Cell, Comm, Flow, Graph, Kernel, Op, Rules, accesses},
+    graph::{Access, Cell, Comm, Exchange, Flow, Graph, Kernel, Op, Rules, accesses},
     program::{Kind, Program},
 };
 
@@ -14,6 +14,12 @@ pub fn link(graph: &mut Graph, program: &Program, rules: Rules) {
     graph.may[never].push(never);
     let kernels = graph.kernels.clone();
     link_collectives(graph, &kernels, never);
+    let is_view = |it: &&Kernel| matches!(it.ops[..], [Op::View]);
+    let views: Vec<Vec<&Kernel>> = kernels.iter().map(|it| it.iter().filter(is_view).collect()).collect();
+    for it in views.iter().flat_map(|it| it.iter().enumerate()) {
+        let others = views.iter().map(|of| of.get(it.0).map_or(never, |it| it.begin));
+        graph.may[it.1.end].extend(others);
+    }
     link_sends(graph, &kernels, never);
     link_transfers(graph, never);
     link_hosts(graph, program, rules, never);
@@ -73,7 +79,7 @@ fn link_sends(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
                     Op::Receive { peer, cells } => {
                         all.entry((&kernel.comm, *peer, rank)).or_default()[1].push((kernel, cells));
                     }
-                    Op::Collective { .. } => (),
+                    Op::Collective { .. } | Op::View => (),
                 }
             }
         }
@@ -133,16 +139,17 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     let count = exchanges.iter().map(Vec::len).max().unwrap_or_default();
     for number in 0..count {
         for it in exchanges.iter().filter_map(|it| it.get(number)) {
-            let others = exchanges.iter().map(|it| it.get(number).map_or(never, |it| it.0[0]));
-            graph.may[it.0[1]].extend(others);
+            let others = exchanges.iter().map(|it| it.get(number).map_or(never, |it| it.0[1]));
+            graph.may[it.0[2]].extend(others);
         }
     }
     let mut created = graph.created.clone();
     if rules.pairs && count > 0 {
         let world = created.entry(Comm::Team((0..program.ranks).collect())).or_default();
         for (rank, all) in exchanges.iter().enumerate() {
-            if let Some((meeting, _)) = all.first() {
-                world.entry(rank).and_modify(|it| if it[0] > meeting[0] { *it = *meeting }).or_insert(*meeting);
+            if let Some(([_, before, behind], _)) = all.first() {
+                let meeting = [*before, *behind];
+                world.entry(rank).and_modify(|it| if it[0] > *before { *it = meeting }).or_insert(meeting);
             }
         }
     }
@@ -158,13 +165,14 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
         }
     }
     // A view is there once all have given their handles.
-    let is_view = |it: &&(_, Option<_>)| it.1.is_none();
-    let views: Vec<Vec<[usize; 2]>> = exchanges.iter().map(|it| it.iter().filter(is_view).map(|it| it.0).collect()).collect();
+    let is_view = |it: &&Exchange| it.1.is_none();
+    let of_rank = |it: &Vec<Exchange>| it.iter().filter(is_view).map(|it| it.0).collect();
+    let views: Vec<Vec<[usize; 3]>> = exchanges.iter().map(of_rank).collect();
     for it in views.iter().flat_map(|it| it.iter().enumerate()) {
-        graph.needs[it.1[1]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
+        graph.needs[it.1[2]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
     }
     // A handle is there once the other side has given its own.
-    let mut handles: BTreeMap<(usize, usize), [Vec<[usize; 2]>; 2]> = BTreeMap::new();
+    let mut handles: BTreeMap<(usize, usize), [Vec<[usize; 3]>; 2]> = BTreeMap::new();
     for (meeting, all) in exchanges.iter().flatten() {
         for (from, to, sends) in all.iter().flatten() {
             handles.entry((*from, *to)).or_default()[usize::from(!sends)].push(*meeting);

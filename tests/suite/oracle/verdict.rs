@@ -22,6 +22,9 @@ pub struct Fault {
 pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
     let graph = Graph::of(program, rules, 1);
     let plain = |code| Fault { code, first: None, second: None, stream: 0 };
+    if graph.is_unclear {
+        return vec![plain("unclear")];
+    }
     if !graph.refused.is_empty() {
         return graph.refused.iter().copied().map(plain).collect();
     }
@@ -36,8 +39,10 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
         reuses(&graph, &before, &mut all);
     }
     let has_race = all.iter().any(|it| it.code != "E0709");
-    if kernels::may_hang(&graph) {
-        all.push(plain("E0707"));
+    match kernels::may_hang(&graph) {
+        Some(true) => all.push(plain("E0707")),
+        Some(false) => (),
+        None => all.push(plain("unknown")),
     }
     if !has_race {
         unwritten(&graph, &mut all);
@@ -89,7 +94,8 @@ impl Graph {
     /// Returns whether a work is never executed.
     pub fn is_stuck(&self) -> bool {
         // The last one is what never is.
-        self.done(&BTreeSet::new()).iter().rev().skip(1).any(|it| !it)
+        let done = self.done(&BTreeSet::new());
+        (0..done.len() - 1).any(|it| !done[it] && !self.unobserved.contains(&it))
     }
 
     /// Returns the works in an order that the guarantees allow.
@@ -168,6 +174,16 @@ fn reuses(graph: &Graph, before: &Before, all: &mut Vec<Fault>) {
     }
     let of = |id: &[usize; 3]| uses.get(id).map_or(&[][..], |it| &it[..]);
     let is_block = |role: Role| role != Role::Symmetric;
+    // Symmetric memory is unmapped at once.
+    for (id, buffer) in graph.buffers.iter().filter(|it| !is_block(it.1.role) && !it.1.is_kept) {
+        for it in of(id) {
+            let early = buffer.host.is_some_and(|free| !before.follows(free, it.end));
+            let by_peer = it.by.rank != id[0] && !before.follows(graph.exits[id[0]][0], it.end);
+            if early || by_peer {
+                all.push(Fault { code: "E0703", first: Some(it.by), second: None, stream: it.by.stream });
+            }
+        }
+    }
     for (id, buffer) in graph.buffers.iter().filter(|it| is_block(it.1.role)) {
         let rank = id[0];
         // The caller may have freed the storage just before, and what the stream computes may use storage that is free now.
