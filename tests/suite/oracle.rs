@@ -23,9 +23,9 @@ use libtest_mimic::{Failed, Trial};
 pub use self::random::MIXES as MIXES_;
 use self::{
     graph::Rules,
-    program::Program,
+    program::{Program, Stmt},
     random::{MIXES, Mix, change, repaired, skeleton},
-    verdict::faults,
+    verdict::{faults, faults_between_runs, faults_of_stream_ordered_storage},
 };
 use crate::{part, rng::Rng, setting};
 
@@ -144,8 +144,52 @@ pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'stati
     if let (Some(it), false) = (wrong, is_stuck) {
         return Err(format!("FALSE {it}, expected {expected:?}\n  {}\n  {}\n{text}", shown(), texts()));
     }
+    if expected.is_empty() {
+        return compare_others(program, rules, (&world, &text), checks).map_err(|it| format!("{it}\n{text}"));
+    }
     Ok(match expected.iter().next_back() {
         None => "none",
         Some(it) => it,
     })
+}
+
+/// Compares the verdicts on two runs, and with storage that streams allocate, of a program without a fault.
+fn compare_others(
+    program: &Program,
+    rules: Rules,
+    (world, _): (&hir_plan::World, &str),
+    checks: Checks,
+) -> Result<&'static str, String> {
+    let has = |found: &dyn Fn(&Stmt) -> bool| program.items().iter().any(|it| found(&it.1.stmt));
+    let symmetric = |it: &Stmt| matches!(it, Stmt::View { .. });
+    let codes = |checks| -> Vec<(&'static str, String)> {
+        let report = check(world, checks);
+        let of = |it: &hir_check::Finding| it.diagnostic(world, &[]).1;
+        report.findings.iter().map(of).map(|it| (it.code.text(), it.message)).collect()
+    };
+    let mut outcome = "none";
+    if !has(&|it| matches!(it, Stmt::HostSync)) {
+        let expected = faults_between_runs(program, rules);
+        let found = codes(Checks { repeat: true, comm: false, ..checks });
+        for code in ["E0706", "E0709"] {
+            let is_expected = expected.iter().any(|it| it.code == code);
+            if is_expected != found.iter().any(|it| it.0 == code) {
+                let all: Vec<_> = expected.iter().map(|it| (it.code, it.first.map(|it| it.place), it.second.map(|it| it.place))).take(4).collect();
+                let word = if is_expected { "MISSED" } else { "FALSE" };
+                return Err(format!("{word} between runs {code}, expected {all:?}, found {found:?}"));
+            }
+            if is_expected {
+                outcome = "between runs";
+            }
+        }
+    }
+    if !has(&symmetric) {
+        let is_expected = !faults_of_stream_ordered_storage(program, rules).is_empty();
+        let found = codes(Checks { storage: StorageModel::CudaAsync, memory: false, ..checks });
+        if is_expected == found.is_empty() {
+            let word = if is_expected { "MISSED" } else { "FALSE" };
+            return Err(format!("{word} with cuda-async, found {found:?}"));
+        }
+    }
+    Ok(outcome)
 }

@@ -52,7 +52,8 @@ pub struct Access {
 pub struct Flow {
     pub work: usize,
     pub out: Vec<Cell>,
-    pub from: Vec<Cell>,
+    /// With the works that read them.
+    pub from: Vec<(usize, Cell)>,
     /// The text does not contain how.
     pub is_opaque: bool,
 }
@@ -70,6 +71,8 @@ pub struct Buffer {
     pub role: Role,
     /// A handle keeps it.
     pub is_kept: bool,
+    /// The work of the stream that allocates and that frees it, if streams do.
+    pub works_of_stream: [Option<usize>; 2],
 }
 
 /// A communicator.
@@ -105,6 +108,8 @@ pub struct Kernel {
     pub begin: usize,
     pub end: usize,
     pub ops: Vec<Op>,
+    /// The kind of its statement: sides of different kinds are not meant to meet.
+    pub is_communication: bool,
     /// The number of statements before its Wait.
     pub awaited: Option<usize>,
     pub run: usize,
@@ -135,6 +140,9 @@ pub type Exchange = ([usize; 3], Option<Vec<(usize, usize, bool)>>);
 pub struct Graph {
     pub needs: Vec<Vec<usize>>,
     pub may: Vec<Vec<usize>>,
+    /// What hosts may wait for, and what they do wait for: only streams order kernels.
+    pub hosts: Vec<Vec<usize>>,
+    pub exchanged: Vec<Vec<usize>>,
     pub accesses: Vec<Access>,
     pub flows: Vec<Flow>,
     /// By rank: the caller before the first run, and after each run.
@@ -208,6 +216,7 @@ impl Graph {
                 }
                 let exit = graph.on_stream(&mut state, 0, Vec::new());
                 graph.exits[rank].push(exit);
+                graph.free_left(program, rank, &mut state);
                 for (tensor, _) in program.tensors.iter().enumerate().filter(|it| it.1.1 == Role::Output) {
                     graph.outputs.extend(state.bound.get(&tensor).into_iter().flatten());
                 }
@@ -222,6 +231,8 @@ impl Graph {
     pub fn add(&mut self, needs: Vec<usize>) -> usize {
         self.needs.push(needs);
         self.may.push(Vec::new());
+        self.hosts.push(Vec::new());
+        self.exchanged.push(Vec::new());
         self.needs.len() - 1
     }
 
@@ -260,19 +271,44 @@ impl Graph {
             works: state.works.get(&stream).cloned().unwrap_or_default(),
             role: program.tensors[tensor].1,
             is_kept: false,
+            works_of_stream: [Some(self.on_stream(state, stream, Vec::new())), None],
         };
-        self.buffers.entry(id).or_insert(buffer);
+        if state.run == 0 {
+            self.buffers.insert(id, buffer);
+        }
         state.bound.insert(tensor, all.clone());
         all
     }
 
     /// Releases a name.
     fn free(&mut self, tensor: usize, state: &mut State) {
-        if let Some([rank, tensor, instance, _]) = state.bound.remove(&tensor).and_then(|it| it.first().copied())
-            && let Some(buffer) = self.buffers.get_mut(&[rank, tensor, instance])
+        if let Some([rank, of, instance, _]) = state.bound.remove(&tensor).and_then(|it| it.first().copied())
+            && of == tensor
+            && let Some(stream) = self.buffers.get(&[rank, tensor, instance]).map(|it| it.stream)
+            && state.run == 0
         {
-            buffer.freed = Some(state.at);
-            buffer.host = Some(state.host);
+            let work = self.on_stream(state, stream, Vec::new());
+            if let Some(buffer) = self.buffers.get_mut(&[rank, tensor, instance]) {
+                buffer.freed = Some(state.at);
+                buffer.host = Some(state.host);
+                buffer.works_of_stream[1] = Some(work);
+            }
+        }
+    }
+
+    /// The end of the program frees what it has not freed, other than outputs.
+    fn free_left(&mut self, program: &Program, rank: usize, state: &mut State) {
+        let is_left = |it: &[usize; 3], of: &Buffer| {
+            it[0] == rank && of.freed.is_none() && program.tensors[it[1]].1 != Role::Output
+        };
+        let left: Vec<([usize; 3], usize)> =
+            self.buffers.iter().filter(|it| is_left(it.0, it.1)).map(|it| (*it.0, it.1.stream)).collect();
+        for (id, stream) in left.into_iter().filter(|_| state.run == 0) {
+            let tail = [state.tails.get(&stream).copied(), Some(state.host)];
+            let work = self.add(tail.into_iter().flatten().collect());
+            if let Some(it) = self.buffers.get_mut(&id) {
+                it.works_of_stream[1] = Some(work);
+            }
         }
     }
 
@@ -344,16 +380,21 @@ impl Graph {
                 self.access([work, work], &read, false, by);
                 self.access([work, work], &written, true, by);
                 let is_opaque = program.is_opaque(out, from);
-                self.flows.push(Flow { work, out: written, from: read, is_opaque });
+                let from = read.into_iter().map(|it| (work, it)).collect();
+                self.flows.push(Flow { work, out: written, from, is_opaque });
             }
             Stmt::Select { out, of, index } => {
                 let row = index.value(rank, it.index, ranks);
                 let cell = bound(state, of).get(row).copied();
+                self.free(*out, state);
                 state.bound.insert(*out, cell.into_iter().collect());
             }
             Stmt::View { out, of } => {
-                let [given, taken] = self.meet(state);
-                self.exchanges[rank].push(([given, given, taken], None));
+                // A run that is replayed does not exchange handles again.
+                if state.run == 0 {
+                    let [given, taken] = self.meet(state);
+                    self.exchanges[rank].push(([given, given, taken], None));
+                }
                 let own = bound(state, of).first().map_or(0, |it| it[2]);
                 let shards: Vec<Cell> = (0..ranks).map(|it| [it, *of, own, 0]).collect();
                 if let Some(it) = self.buffers.get_mut(&[rank, *of, own]) {
@@ -367,12 +408,13 @@ impl Graph {
                 let end = self.add(vec![begin]);
                 self.may[begin].extend(state.queues.get(&comm).into_iter().chain(state.gathers.last()));
                 state.gathers.push(end);
-                self.kernels[rank].push(Kernel { comm, begin, end, ops: vec![Op::View], awaited: None, run: state.run });
+                self.kernels[rank].push(Kernel { comm, begin, end, ops: vec![Op::View], is_communication: true, awaited: None, run: state.run });
                 let work = self.on_stream(state, stream, Vec::new());
                 self.may[work].push(end);
                 self.access([work, work], &[[rank, *of, own, 0]], false, by);
                 self.access([work, work], &copy, true, by);
-                self.flows.push(Flow { work, out: copy.clone(), from: shards.clone(), is_opaque: false });
+                let from = vec![(work, [rank, *of, own, 0])];
+                self.flows.push(Flow { work, out: copy.clone(), from, is_opaque: false });
                 state.bound.insert(*out, shards.into_iter().chain(copy).collect());
             }
             Stmt::Collective { number, kind, team, root, input, output } => {
@@ -403,7 +445,7 @@ impl Graph {
                     }
                     _ => (Comm::Team(team.clone()), vec![Op::Collective { kind: *kind, root: *root, input, output }]),
                 };
-                self.post((rules, ranks), (*number, comm, ops), by, state);
+                self.post((rules, ranks), (*number, comm, ops, true), by, state);
             }
             Stmt::Post(side) if side.puts.is_some() => self.transfer(side, by, ranks, state),
             Stmt::Post(side) => {
@@ -412,7 +454,7 @@ impl Graph {
                 let pair = Comm::Pair([rank.min(peer), rank.max(peer)], false);
                 let comm = if rules.pairs { pair } else { Comm::Team((0..ranks).collect()) };
                 let op = op_of(side, peer, bound(state, &side.buffer));
-                self.post((rules, ranks), (side.number, comm, vec![op]), by, state);
+                self.post((rules, ranks), (side.number, comm, vec![op], false), by, state);
             }
             Stmt::Group { number, sides } => {
                 self.bind_received(program, sides, (rank, stream), state);
@@ -422,7 +464,7 @@ impl Graph {
                     op_of(side, side.peer.value(rank, it.index, ranks), bound(state, &side.buffer))
                 };
                 let ops = sides.iter().map(op).collect();
-                self.post((rules, ranks), (*number, Comm::Team((0..ranks).collect()), ops), by, state);
+                self.post((rules, ranks), (*number, Comm::Team((0..ranks).collect()), ops, false), by, state);
             }
             Stmt::Share(_) if state.run > 0 => (),
             Stmt::Share(sides) => {
@@ -472,7 +514,7 @@ impl Graph {
     }
 
     /// Posts a kernel of NCCL.
-    fn post(&mut self, (rules, ranks): (Rules, usize), (number, comm, ops): (usize, Comm, Vec<Op>), by: By, state: &mut State) {
+    fn post(&mut self, (rules, ranks): (Rules, usize), (number, comm, ops, is_communication): (usize, Comm, Vec<Op>, bool), by: By, state: &mut State) {
         if rules.pairs && !self.created.get(&comm).is_some_and(|it| it.contains_key(&by.rank)) {
             let meeting = self.meet(state);
             self.created.entry(comm.clone()).or_default().insert(by.rank, meeting);
@@ -511,7 +553,8 @@ impl Graph {
                 self.within.push(by);
             }
         }
-        self.kernels[by.rank].push(Kernel { comm, begin, end, ops, awaited: None, run: by.run });
+        let it = Kernel { comm, begin, end, ops, is_communication, awaited: None, run: by.run };
+        self.kernels[by.rank].push(it);
     }
 
     /// Posts a side of a transfer over peer memory.
@@ -587,8 +630,8 @@ fn is_in_place(op: &Op, rank: usize, comm: &Comm) -> bool {
     !written.iter().any(|it| read.contains(it))
         || match kind {
             Kind::Allreduce | Kind::Broadcast | Kind::Reduce => input == output,
-            Kind::Allgather => is_of_rank(input, output),
-            Kind::ReduceScatter => is_of_rank(output, input),
+            Kind::Allgather | Kind::Gather => is_of_rank(input, output),
+            Kind::ReduceScatter | Kind::Scatter => is_of_rank(output, input),
             _ => false,
         }
 }

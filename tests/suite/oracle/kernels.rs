@@ -24,7 +24,7 @@ fn start(graph: &Graph, held: &mut BTreeSet<usize>, known: &mut BTreeSet<Vec<usi
     if held.is_empty() || known.len() > STATES || !known.insert(held.iter().copied().collect()) {
         return false;
     }
-    let done = graph.done(held);
+    let done = graph.done(held, false);
     let needs = |it: usize| graph.needs[it].iter().chain(&graph.may[it]).all(|it| done[*it]);
     let mut any = false;
     for of in &graph.kernels {

@@ -39,7 +39,7 @@ fn link_collectives(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
             let of: Vec<Option<&Kernel>> = members.iter().map(|it| all[*it].get(number).copied()).collect();
             let there: Vec<(usize, &Kernel)> = of.iter().enumerate().filter_map(|it| Some((it.0, (*it.1)?))).collect();
             let kind_of = |it: &Kernel| match it.ops[..] {
-                [Op::Collective { kind, root, .. }] => Some((kind, root)),
+                [Op::Collective { kind, root, .. }] => Some((kind, if kind.has_root() { root } else { 0 })),
                 _ => None,
             };
             let Some(first) = there.first().and_then(|it| kind_of(it.1)) else { continue };
@@ -57,7 +57,11 @@ fn link_collectives(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
                 });
                 let sources: Vec<(usize, &Kernel)> = sources.copied().collect();
                 graph.needs[it.end].extend(sources.iter().map(|it| it.1.begin));
-                let inputs = sources.iter().flat_map(|(at, it)| accesses(&it.ops[0], members[*at], comm).0).collect();
+                let input = |(at, it): &(usize, &Kernel)| {
+                    let (read, begin) = (accesses(&it.ops[0], members[*at], comm).0, it.begin);
+                    read.into_iter().map(move |it| (begin, it))
+                };
+                let inputs = sources.iter().flat_map(input).collect();
                 let out = accesses(&it.ops[0], members[*own], comm).1;
                 graph.flows.push(Flow { work: it.end, out, from: inputs, is_opaque: false });
             }
@@ -88,9 +92,13 @@ fn link_sends(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
         for number in 0..sends.len().max(receives.len()) {
             match (sends.get(number), receives.get(number)) {
                 (Some((send, read)), Some((receive, written))) => {
+                    if send.is_communication != receive.is_communication {
+                        graph.refused.insert("E0501");
+                    }
                     graph.needs[receive.end].push(send.begin);
+                    let from = read.iter().map(|it| (send.begin, *it)).collect();
                     graph.may[send.end].push(receive.begin);
-                    graph.flows.push(Flow { work: receive.end, out: written.to_vec(), from: read.to_vec(), is_opaque: false });
+                    graph.flows.push(Flow { work: receive.end, out: written.to_vec(), from, is_opaque: false });
                 }
                 (one, other) => {
                     for it in one.into_iter().chain(other) {
@@ -127,7 +135,8 @@ fn link_transfers(graph: &mut Graph, never: usize) {
                 let access = |cell: &Cell| Access { begin: work[0], end: work[1], cell: *cell, writes, by: copy.by };
                 graph.accesses.extend(side.cells.iter().map(access));
             }
-            let (out, from) = (receive.cells.clone(), send.cells.clone());
+            let from = send.cells.iter().map(|it| (copy.copied, *it)).collect();
+            let out = receive.cells.clone();
             graph.flows.push(Flow { work: copy.copied, out, from, is_opaque: false });
         }
     }
@@ -140,7 +149,7 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     for number in 0..count {
         for it in exchanges.iter().filter_map(|it| it.get(number)) {
             let others = exchanges.iter().map(|it| it.get(number).map_or(never, |it| it.0[1]));
-            graph.may[it.0[2]].extend(others);
+            graph.hosts[it.0[2]].extend(others);
         }
     }
     let mut created = graph.created.clone();
@@ -155,13 +164,13 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     }
     for (comm, of) in &created {
         for it in of.values() {
-            graph.may[it[1]].extend(comm.members().iter().map(|it| of.get(it).map_or(never, |it| it[0])));
+            graph.hosts[it[1]].extend(comm.members().iter().map(|it| of.get(it).map_or(never, |it| it[0])));
         }
     }
     for ((comm, kind, ends), of) in graph.connected.clone() {
         let members = if kind.is_some() { comm.members() } else { ends.to_vec() };
         for it in of.values() {
-            graph.may[it[1]].extend(members.iter().map(|it| of.get(it).map_or(never, |it| it[0])));
+            graph.hosts[it[1]].extend(members.iter().map(|it| of.get(it).map_or(never, |it| it[0])));
         }
     }
     // A view is there once all have given their handles.
@@ -169,7 +178,7 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     let of_rank = |it: &Vec<Exchange>| it.iter().filter(is_view).map(|it| it.0).collect();
     let views: Vec<Vec<[usize; 3]>> = exchanges.iter().map(of_rank).collect();
     for it in views.iter().flat_map(|it| it.iter().enumerate()) {
-        graph.needs[it.1[2]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
+        graph.exchanged[it.1[2]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
     }
     // A handle is there once the other side has given its own.
     let mut handles: BTreeMap<(usize, usize), [Vec<[usize; 3]>; 2]> = BTreeMap::new();
@@ -182,7 +191,7 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
         for number in 0..sent.len().max(received.len()) {
             let both = [sent.get(number), received.get(number)];
             for it in both.into_iter().flatten() {
-                graph.may[it[1]].extend(both.map(|it| it.map_or(never, |it| it[0])));
+                graph.hosts[it[1]].extend(both.map(|it| it.map_or(never, |it| it[0])));
             }
         }
     }

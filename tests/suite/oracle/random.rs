@@ -261,6 +261,7 @@ impl Builder<'_> {
             Kind::AllToAll => (self.wide(true), self.wide(false)),
             _ => (self.part(true), self.part(false)),
         };
+        let (input, output) = self.in_place(kind, (input, output), is_part);
         let number = self.number;
         self.number += 1;
         let ranks_of = team.iter().fold(0, |all, it| all | 1 << it);
@@ -278,6 +279,33 @@ impl Builder<'_> {
             self.wrote(output);
         }
         self.later(ranks_of, number, stream);
+    }
+
+    /// Sometimes the part of the rank is a row of the tensor that has all parts.
+    fn in_place(&mut self, kind: Kind, (input, output): (usize, usize), is_part: bool) -> (usize, usize) {
+        if self.rng.below(3) > 0 || is_part {
+            return (input, output);
+        }
+        let out = ROWS[1];
+        let of = if kind == Kind::Allgather { output } else { input };
+        match kind {
+            Kind::Allgather | Kind::ReduceScatter => {
+                let index = Scalar::Rank(if self.rng.below(6) == 0 { 1 } else { 0 });
+                self.push(None, Stmt::Select { out, of, index });
+                if !self.bound.contains(&out) {
+                    self.bound.push(out);
+                }
+                if self.written.contains(&of) {
+                    self.wrote(out);
+                } else if kind == Kind::Allgather {
+                    let stream = self.stream();
+                    self.push(stream, Stmt::Compute { out: vec![out], from: vec![INPUT] });
+                    self.wrote(out);
+                }
+                if kind == Kind::Allgather { (out, output) } else { (input, out) }
+            }
+            _ => (input, output),
+        }
     }
 
     /// A Wait now or later.

@@ -50,6 +50,47 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
     all
 }
 
+/// The faults between two runs, of a program that has none in one and whose hosts wait for no stream.
+pub fn faults_between_runs(program: &Program, rules: Rules) -> Vec<Fault> {
+    let graph = Graph::of(program, rules, 2);
+    let (before, mut all) = (Before::of(&graph), Vec::new());
+    semaphores(&graph, &before, &mut all);
+    let [first, second] = [0, 1].map(|run| graph.accesses.iter().filter(move |it| it.by.run == run));
+    let later: Vec<&Access> = second.collect();
+    for one in first {
+        let id = [one.cell[0], one.cell[1], one.cell[2]];
+        let buffer = graph.buffers.get(&id).filter(|it| it.role != Role::Symmetric && !it.is_kept);
+        let is_held = one.by.kernel.is_some_and(|it| graph.kernels[one.by.rank][it].awaited.is_none());
+        for other in &later {
+            let conflicts = one.cell == other.cell && (one.writes || other.writes);
+            let next = graph.buffers.get(&[other.cell[0], other.cell[1], other.cell[2]]);
+            let next = next.filter(|it| it.role != Role::Symmetric && other.cell[0] == id[0]);
+            let reuses = !is_held && buffer.zip(next).is_some_and(|(one, other)| one.stream == other.stream);
+            if (conflicts || reuses) && !before.follows(other.begin, one.end) {
+                let (first, second) = (Some(one.by), Some(other.by));
+                all.push(Fault { code: "E0706", first, second, stream: one.by.stream });
+            }
+        }
+    }
+    all
+}
+
+/// The uses of storage that a stream allocates later, or frees earlier, with `cudaMallocAsync` and `cudaFreeAsync`.
+pub fn faults_of_stream_ordered_storage(program: &Program, rules: Rules) -> Vec<Fault> {
+    let graph = Graph::of(program, rules, 1);
+    let (before, mut all) = (Before::of(&graph), Vec::new());
+    for it in &graph.accesses {
+        let Some(buffer) = graph.buffers.get(&[it.cell[0], it.cell[1], it.cell[2]]) else { continue };
+        let [allocated, freed] = buffer.works_of_stream;
+        let early = allocated.is_some_and(|work| !before.follows(it.begin, work));
+        let late = freed.is_some_and(|work| !buffer.is_kept && !before.follows(work, it.end));
+        if early || late {
+            all.push(Fault { code: "E0703", first: Some(it.by), second: None, stream: it.by.stream });
+        }
+    }
+    all
+}
+
 /// By work: all works that it follows.
 pub struct Before(Vec<Vec<u64>>);
 
@@ -60,7 +101,7 @@ impl Before {
         for at in graph.order() {
             let mut own = std::mem::take(&mut all[at]);
             own[at / 64] |= 1 << (at % 64);
-            for it in &graph.needs[at] {
+            for it in graph.needs[at].iter().chain(&graph.exchanged[at]) {
                 own.iter_mut().zip(&all[*it]).for_each(|(own, it)| *own |= it);
             }
             all[at] = own;
@@ -76,12 +117,13 @@ impl Before {
 
 impl Graph {
     /// Returns the works that are executed, if those in `held` are not.
-    pub fn done(&self, held: &BTreeSet<usize>) -> Vec<bool> {
+    pub fn done(&self, held: &BTreeSet<usize>, with_hosts: bool) -> Vec<bool> {
         let mut done = vec![false; self.needs.len()];
         let mut proceeds = true;
         while std::mem::take(&mut proceeds) {
             for at in 0..done.len() {
-                let mut needs = self.needs[at].iter().chain(&self.may[at]);
+                let hosts = self.hosts[at].iter().chain(&self.exchanged[at]).filter(|_| with_hosts);
+                let mut needs = self.needs[at].iter().chain(&self.may[at]).chain(hosts);
                 if !done[at] && !held.contains(&at) && needs.all(|it| done[*it]) {
                     done[at] = true;
                     proceeds = true;
@@ -94,16 +136,19 @@ impl Graph {
     /// Returns whether a work is never executed.
     pub fn is_stuck(&self) -> bool {
         // The last one is what never is.
-        let done = self.done(&BTreeSet::new());
+        let done = self.done(&BTreeSet::new(), true);
         (0..done.len() - 1).any(|it| !done[it] && !self.unobserved.contains(&it))
     }
 
     /// Returns the works in an order that the guarantees allow.
     fn order(&self) -> Vec<usize> {
         let mut after = vec![Vec::new(); self.needs.len()];
-        let mut left: Vec<usize> = self.needs.iter().map(Vec::len).collect();
-        for (at, needs) in self.needs.iter().enumerate() {
-            needs.iter().for_each(|it| after[*it].push(at));
+        let mut left = vec![0; self.needs.len()];
+        for at in 0..left.len() {
+            for it in self.needs[at].iter().chain(&self.exchanged[at]) {
+                after[*it].push(at);
+                left[at] += 1;
+            }
         }
         let mut open: Vec<usize> = (0..left.len()).filter(|it| left[*it] == 0).collect();
         let mut all = Vec::new();
@@ -234,21 +279,31 @@ fn unwritten(graph: &Graph, all: &mut Vec<Fault>) {
         written.contains(it) || !graph.buffers.contains_key(&[it[0], it[1], it[2]])
     };
     let mut reads = false;
-    let mut flows: Vec<_> = graph.flows.iter().collect();
     let mut order = vec![0; graph.needs.len()];
     graph.order().into_iter().enumerate().for_each(|(at, it)| order[it] = at);
-    flows.sort_by_key(|it| order[it.work]);
-    for flow in flows {
-        if flow.from.iter().all(|it| is_written(&written, it)) {
-            written.extend(&flow.out);
-        } else {
-            reads = true;
+    // What each flow reads, and what it writes.
+    let mut events: Vec<(usize, usize, Option<Cell>)> = Vec::new();
+    for (number, flow) in graph.flows.iter().enumerate() {
+        events.extend(flow.from.iter().map(|it| (order[it.0], number, Some(it.1))));
+        events.push((order[flow.work], number, None));
+    }
+    // A work reads before it writes.
+    events.sort_by_key(|it| (it.0, it.2.is_none()));
+    let mut has_unwritten = vec![false; graph.flows.len()];
+    for (_, number, read) in events {
+        let flow = &graph.flows[number];
+        match read {
+            Some(it) => has_unwritten[number] |= !is_written(&written, &it),
+            None if !has_unwritten[number] => written.extend(&flow.out),
             // A kernel whose code is not there may not use what it reads.
-            if flow.is_opaque {
+            None if flow.is_opaque => {
+                reads = true;
                 written.extend(&flow.out);
-                continue;
             }
-            flow.out.iter().for_each(|it| drop(written.remove(it)));
+            None => {
+                reads = true;
+                flow.out.iter().for_each(|it| drop(written.remove(it)));
+            }
         }
     }
     let is_unwritten = |it: &&Cell| !is_written(&written, it);
