@@ -1,8 +1,8 @@
-//! Finds uses of an operand that PyTorch frees without a Wait: where the program calls the next communication, once those that hold the operand
-//! have ended (`plan::held_operands`).
+//! Finds uses of an operand that PyTorch frees without a Wait: where the program calls the next communication, or ends behind such a call, once
+//! those that hold the operand have ended (`plan::held_operands`).
 //!
 //! The free follows these communications, and all that precedes them. What else uses the operand, such as a kernel of another stream, has to
-//! precede each use of what may get the storage then.
+//! precede each use of what may get the storage then. The caller may get it behind the program.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,16 @@ use super::{
 };
 use hir_plan::{
     BufferNo, Freed, Plan, StoragePool, WorkNo,
-    sync::happens_before::{Clock, Occurrence},
+    sync::{
+        InstRef,
+        happens_before::{Clock, Occurrence},
+    },
 };
 
 /// The operands of all ranks that are freed so, and what may get their storage.
-pub(super) struct EarlyReleases {
+pub(super) struct EarlyReleases<'p> {
     operands: BTreeMap<(usize, BufferNo), Operand>,
+    plans: &'p [Plan],
     /// The tensors that may get storage of an operand: the pool, and how many buffers are freed before.
     heirs: FxHashMap<(usize, BufferNo), (StoragePool, u32)>,
     /// By pool and actor: the first use of each of them, by the number of buffers that are freed before.
@@ -38,17 +42,17 @@ struct Operand {
     uses: BTreeMap<u32, (u32, (Party, bool))>,
 }
 
-/// A use of what may get storage: its number, the buffer, what has ended where it begins, who uses it, and whether it writes.
-type HeirUse = (u32, BufferNo, Clock, (Party, bool));
-type HeirUses = BTreeMap<(u32, BufferNo), HeirUse>;
+/// A use of what may get storage: its number, the buffer, or `None` for the caller, what has ended where it begins, who uses it, and whether it writes.
+type HeirUse = (u32, Option<BufferNo>, Clock, (Party, bool));
+type HeirUses = BTreeMap<(u32, Option<BufferNo>), HeirUse>;
 
-impl EarlyReleases {
+impl<'p> EarlyReleases<'p> {
     /// Creates the state before the first instruction; `None` if no operand has to be followed.
-    pub fn new(plans: &[Plan]) -> Option<Self> {
+    pub fn new(plans: &'p [Plan]) -> Option<Self> {
         let (heirs, uses) = (FxHashMap::default(), FxHashMap::default());
-        let mut it = Self { operands: BTreeMap::new(), heirs, uses };
+        let mut it = Self { operands: BTreeMap::new(), plans, heirs, uses };
         plans.iter().filter(|it| !it.early_releases.is_empty()).for_each(|plan| it.add(plan));
-        (!it.heirs.is_empty()).then_some(it)
+        (!it.operands.is_empty()).then_some(it)
     }
 
     fn add(&mut self, plan: &Plan) {
@@ -90,7 +94,19 @@ impl EarlyReleases {
         }
         let Some((pool, frees_before)) = self.heirs.get(&(rank, buffer)).copied() else { return };
         let uses = self.uses.entry((rank, pool)).or_default().entry(it.actor).or_default();
+        let buffer = Some(buffer);
         uses.entry((frees_before, buffer)).or_insert_with(|| (it.number, buffer, it.clock.clone(), side));
+    }
+
+    /// Records the end of a rank: the caller may get all storage that was allocated on the stream of `ReadOutputs`.
+    pub fn end(&mut self, it: &Occurrence) {
+        let stream = self.plans[it.rank].code[it.inst].stream;
+        let side = (Party::CallerAfter(InstRef { rank: it.rank, inst: it.inst }), true);
+        for is_small in [true, false] {
+            let pool = StoragePool { stream, is_small };
+            let uses = self.uses.entry((it.rank, pool)).or_default().entry(it.actor).or_default();
+            uses.insert((u32::MAX, None), (it.number, None, it.clock.clone(), side));
+        }
     }
 
     /// Returns the conflicts of all uses that were recorded, with the rank of each, and forgets the uses.
@@ -115,15 +131,17 @@ impl EarlyReleases {
                     continue;
                 }
                 let others = of_pool.into_iter().flatten().filter(|it| *it.0 != actor);
-                let mut first = others.filter_map(|it| it.1.range((operand.freed.number + 1, 0)..).next());
+                let mut first = others.filter_map(|it| it.1.range((operand.freed.number + 1, None)..).next());
                 let heir = first.find(|it| it.1.2.ended(actor) < number);
                 let Some((_, (_, heir, _, later))) = heir else { continue };
+                let origin = operand.freed.origin;
+                let freed_by = self.plans[*rank].origins[origin as usize].stmt.map(|_| origin);
                 let reused = ReusedStorage {
                     earlier: *buffer,
-                    later: Some(*heir),
-                    freed_by: Some(operand.freed.origin),
+                    later: *heir,
+                    freed_by,
                     by_next_run: false,
-                    by_next_call: true,
+                    by_next_call: freed_by.is_some(),
                     is_unmapped: false,
                 };
                 found.push((*rank, StorageConflict { earlier, later: *later, reused }));

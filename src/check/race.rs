@@ -106,7 +106,7 @@ pub struct RaceDetector<'p> {
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
     storage: SharedStorage<'p>,
     /// The storage that the allocator frees without a Wait, if it reuses storage.
-    early_releases: Option<EarlyReleases>,
+    early_releases: Option<EarlyReleases<'p>>,
     /// The storage whose free is compared with all uses: that which streams free, and symmetric memory.
     frees: Option<StreamOrderedFrees>,
     /// The ALLOCATE, by rank and buffer.
@@ -193,6 +193,7 @@ impl<'p> RaceDetector<'p> {
             if allocator_reuses(self.rules) {
                 let found = self.storage.finish(it);
                 self.report_reuse(it.rank, found, false);
+                self.early_releases.iter_mut().for_each(|released| released.end(it));
             }
             return;
         }
