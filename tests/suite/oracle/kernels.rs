@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::graph::Graph;
+use super::{graph::Graph, works::Kernel};
 
 /// The number of states after which the search gives up.
 const STATES: usize = 20_000;
 
 /// Returns whether ranks may start kernels so that none ends; `None` if there are too many states.
 pub fn may_hang(graph: &Graph) -> Option<bool> {
-    let is_of_several = |of: &Vec<super::graph::Kernel>| of.iter().any(|it| it.comm != of[0].comm);
+    let is_of_several = |of: &Vec<Kernel>| of.iter().any(|it| it.comm != of[0].comm);
     if !graph.kernels.iter().any(is_of_several) {
         return Some(false);
     }

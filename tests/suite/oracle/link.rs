@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    graph::{Access, Cell, Comm, Exchange, Flow, Graph, Kernel, Op, Rules, accesses},
+    graph::Graph,
     program::{Kind, Program},
+    works::{Access, Cell, Comm, Exchange, Flow, Kernel, Op, Rules, accesses},
 };
 
 /// Adds what works of different ranks wait for.
@@ -37,7 +38,8 @@ fn link_collectives(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
         let count = members.iter().map(|it| all[*it].len()).max().unwrap_or_default();
         for number in 0..count {
             let of: Vec<Option<&Kernel>> = members.iter().map(|it| all[*it].get(number).copied()).collect();
-            let there: Vec<(usize, &Kernel)> = of.iter().enumerate().filter_map(|it| Some((it.0, (*it.1)?))).collect();
+            let there: Vec<(usize, &Kernel)> =
+                of.iter().enumerate().filter_map(|it| Some((it.0, (*it.1)?))).collect();
             let kind_of = |it: &Kernel| match it.ops[..] {
                 [Op::Collective { kind, root, .. }] => Some((kind, if kind.has_root() { root } else { 0 })),
                 _ => None,
@@ -98,7 +100,12 @@ fn link_sends(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
                     graph.needs[receive.end].push(send.begin);
                     let from = read.iter().map(|it| (send.begin, *it)).collect();
                     graph.may[send.end].push(receive.begin);
-                    graph.flows.push(Flow { work: receive.end, out: written.to_vec(), from, is_opaque: false });
+                    graph.flows.push(Flow {
+                        work: receive.end,
+                        out: written.to_vec(),
+                        from,
+                        is_opaque: false,
+                    });
                 }
                 (one, other) => {
                     for it in one.into_iter().chain(other) {
@@ -119,6 +126,8 @@ fn link_transfers(graph: &mut Graph, never: usize) {
         let (sent, received) = (sides(from, to, true), sides(from, to, false));
         for number in 0..sent.len().max(received.len()) {
             let (Some(send), Some(receive)) = (sent.get(number), received.get(number)) else {
+                // Documents do not say whether a transfer that one side posts is a fault if nothing waits for it.
+                graph.is_unclear = true;
                 for it in sent.get(number).into_iter().chain(received.get(number)) {
                     graph.may[it.copied].push(never);
                 }
@@ -132,7 +141,8 @@ fn link_transfers(graph: &mut Graph, never: usize) {
             graph.needs[ready.copied].push(copy.copied);
             let work = [copy.copied; 2];
             for (side, writes) in [(send, false), (receive, true)] {
-                let access = |cell: &Cell| Access { begin: work[0], end: work[1], cell: *cell, writes, by: copy.by };
+                let access =
+                    |cell: &Cell| Access { begin: work[0], end: work[1], cell: *cell, writes, by: copy.by };
                 graph.accesses.extend(side.cells.iter().map(access));
             }
             let from = send.cells.iter().map(|it| (copy.copied, *it)).collect();
@@ -158,7 +168,14 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
         for (rank, all) in exchanges.iter().enumerate() {
             if let Some(([_, before, behind], _)) = all.first() {
                 let meeting = [*before, *behind];
-                world.entry(rank).and_modify(|it| if it[0] > *before { *it = meeting }).or_insert(meeting);
+                world
+                    .entry(rank)
+                    .and_modify(|it| {
+                        if it[0] > *before {
+                            *it = meeting
+                        }
+                    })
+                    .or_insert(meeting);
             }
         }
     }

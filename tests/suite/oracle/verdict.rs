@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    graph::{Access, By, Cell, Graph, Rules},
+    graph::Graph,
     kernels,
     program::{Program, Role},
+    works::{Access, By, Cell, Kernel, Rules},
 };
 
 /// A fault: its code, the statement that comes too early, and the one that it has to follow.
@@ -32,7 +33,11 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
         return vec![plain("E0705")];
     }
     let before = Before::of(&graph);
-    let mut all: Vec<Fault> = graph.within.iter().map(|it| Fault { first: Some(*it), second: Some(*it), ..plain("E0701") }).collect();
+    let mut all: Vec<Fault> = graph
+        .within
+        .iter()
+        .map(|it| Fault { first: Some(*it), second: Some(*it), ..plain("E0701") })
+        .collect();
     races(&graph, program, &before, &mut all);
     semaphores(&graph, &before, &mut all);
     if storage {
@@ -60,12 +65,21 @@ pub fn faults_between_runs(program: &Program, rules: Rules) -> Vec<Fault> {
     for one in first {
         let id = [one.cell[0], one.cell[1], one.cell[2]];
         let buffer = graph.buffers.get(&id).filter(|it| it.role != Role::Symmetric && !it.is_kept);
-        let is_held = one.by.kernel.is_some_and(|it| graph.kernels[one.by.rank][it].awaited.is_none());
+        // What a communication holds at the end is not compared.
+        let is_held = graph.accesses.iter().any(|it| {
+            let is_awaited = |of: usize| graph.kernels[it.by.rank][of].awaited.is_some();
+            it.cell[..3] == id && it.by.run == 0 && it.by.kernel.is_some_and(|of| !is_awaited(of))
+        });
         for other in &later {
             let conflicts = one.cell == other.cell && (one.writes || other.writes);
             let next = graph.buffers.get(&[other.cell[0], other.cell[1], other.cell[2]]);
             let next = next.filter(|it| it.role != Role::Symmetric && other.cell[0] == id[0]);
-            let reuses = !is_held && buffer.zip(next).is_some_and(|(one, other)| one.stream == other.stream);
+            // A run that is replayed uses the storage of the capture: a tensor may have that of one that is freed before.
+            let shares = buffer.zip(next).is_some_and(|(one, other)| {
+                one.stream == other.stream && other.freed.is_some_and(|freed| freed < one.at)
+            });
+            let reuses =
+                shares || !is_held && buffer.zip(next).is_some_and(|(one, other)| one.stream == other.stream);
             if (conflicts || reuses) && !before.follows(other.begin, one.end) {
                 let (first, second) = (Some(one.by), Some(other.by));
                 all.push(Fault { code: "E0706", first, second, stream: one.by.stream });
@@ -83,7 +97,7 @@ pub fn faults_of_stream_ordered_storage(program: &Program, rules: Rules) -> Vec<
         let Some(buffer) = graph.buffers.get(&[it.cell[0], it.cell[1], it.cell[2]]) else { continue };
         let [allocated, freed] = buffer.works_of_stream;
         let early = allocated.is_some_and(|work| !before.follows(it.begin, work));
-        let late = freed.is_some_and(|work| !buffer.is_kept && !before.follows(work, it.end));
+        let late = freed.is_some_and(|work| !before.follows(work, it.end));
         if early || late {
             all.push(Fault { code: "E0703", first: Some(it.by), second: None, stream: it.by.stream });
         }
@@ -200,9 +214,11 @@ fn semaphores(graph: &Graph, before: &Before, all: &mut Vec<Fault>) {
         for (at, later) in posted.iter().enumerate() {
             let Some(number) = posted[..at].iter().rposition(|it| it.key == later.key) else { continue };
             // The other side of the earlier transfer.
-            let Some(other) = graph.transfers.get(&(*from, *to, !sends)).and_then(|it| it.get(number)) else { continue };
-            let copied = if later.puts == *sends { posted[number].copied } else { other.copied };
-            if !before.follows(later.reached, copied) {
+            let other = graph.transfers.get(&(*from, *to, !sends)).and_then(|it| it.get(number));
+            let copied =
+                if later.puts == *sends { Some(posted[number].copied) } else { other.map(|it| it.copied) };
+            // A transfer without another side never ends.
+            if copied.is_none_or(|copied| !before.follows(later.reached, copied)) {
                 let (first, second) = (Some(posted[number].by), Some(later.by));
                 all.push(Fault { code: "E0709", first, second, stream: posted[number].by.stream });
             }
@@ -240,16 +256,29 @@ fn reuses(graph: &Graph, before: &Before, all: &mut Vec<Fault>) {
         if buffer.is_kept {
             continue;
         }
-        // Communications that the program has not awaited hold the storage.
-        let holders = |until: usize| -> Vec<usize> {
-            let kernel = |it: &&Access| it.by.kernel.map(|of| &graph.kernels[it.by.rank][of]);
-            let holds = of(id).iter().filter_map(|it| kernel(it).filter(|of| of.awaited.is_none_or(|at| at > until)));
-            holds.map(|it| it.end).collect()
+        // Communications that the program has not awaited hold the storage. PyTorch releases it in the next call on the communicator, if they have
+        // ended.
+        let holders = |until: usize| -> Vec<(usize, bool)> {
+            let kernels = |rank: usize| graph.kernels[rank].iter().filter(move |it| it.at < until);
+            let kernel = |it: &&Access| it.by.kernel.map(|of| (it.by.rank, &graph.kernels[it.by.rank][of]));
+            let holds = of(id)
+                .iter()
+                .filter_map(|it| kernel(it).filter(|of| of.1.awaited.is_none_or(|at| at > until)));
+            let is_released = |rank, it: &Kernel| {
+                kernels(rank).any(|of| {
+                    of.comm.process_group(graph.kernels.len()) == it.comm.process_group(graph.kernels.len())
+                        && of.at > it.at
+                })
+            };
+            holds.map(|(rank, it)| (it.end, is_released(rank, it))).collect()
         };
         let mut check = |until: usize, next: Option<By>, follows: &dyn Fn(usize) -> bool| {
             let held = holders(until);
+            if held.iter().any(|it| !it.1) {
+                return;
+            }
             for it in of(id) {
-                let is_held = held.iter().any(|end| before.follows(*end, it.end));
+                let is_held = held.iter().any(|(end, _)| before.follows(*end, it.end));
                 if !is_held && !follows(it.end) {
                     all.push(Fault { code: "E0703", first: Some(it.by), second: next, stream: it.by.stream });
                 }
@@ -302,7 +331,7 @@ fn unwritten(graph: &Graph, all: &mut Vec<Fault>) {
             }
             None => {
                 reads = true;
-                flow.out.iter().for_each(|it| drop(written.remove(it)));
+                written.retain(|it| !flow.out.contains(it));
             }
         }
     }
