@@ -93,6 +93,7 @@ mod suite {
     pub mod mutations;
     pub mod not_utf8;
     pub mod operators;
+    pub mod oracle;
     pub mod pages;
     pub mod part;
     pub mod pass_mutations;
@@ -160,6 +161,7 @@ fn main() -> ExitCode {
     trials.push(mangler::trial(&cases));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
+    trials.extend(oracle::trials());
     trials.extend(lowered::trials());
     trials.extend(excess::trials());
     trials.extend(layouts::trials());

@@ -1,5 +1,5 @@
-//! Finds uses of storage that PyTorch frees without a wait of a stream: an operand where the program calls the next communication, once those
-//! that hold it have ended (`plan::held_operands`), and a tensor with recorded streams, once these have done what they had where it is freed
+//! Finds uses of storage that PyTorch frees without a wait of a stream: an operand where the program calls the next communication, or ends
+//! behind such a call, once those that hold it have ended (`plan::held_operands`), and a tensor with recorded streams, once these have done what they had where it is freed
 //! (`plan::recorded_streams`).
 //!
 //! The free follows these communications and streams, and all that precedes them. What else uses the storage, such as a kernel of another
@@ -57,7 +57,7 @@ impl EarlyReleases {
         let (heirs, uses, recorded) = (FxHashMap::default(), FxHashMap::default(), FxHashMap::default());
         let mut it = Self { operands: BTreeMap::new(), heirs, uses, recorded };
         plans.iter().filter(|it| !it.early_releases.is_empty()).for_each(|plan| it.add(plan));
-        (!it.heirs.is_empty() || !it.recorded.is_empty()).then_some(it)
+        (!it.operands.is_empty()).then_some(it)
     }
 
     fn add(&mut self, plan: &Plan) {
@@ -120,8 +120,8 @@ impl EarlyReleases {
     /// Records the end of a rank, behind which the caller may get storage on the stream of `ReadOutputs`.
     pub fn end(&mut self, it: &Occurrence, stream: StreamNo) {
         let side = (Party::CallerAfter(InstRef { rank: it.rank, inst: it.inst }), true);
-        let recorded = self.operands.range((it.rank, 0)..=(it.rank, BufferNo::MAX));
-        let pools = recorded.filter(|it| it.1.is_recorded && it.1.pool.stream == stream).map(|it| it.1.pool);
+        let operands = self.operands.range((it.rank, 0)..=(it.rank, BufferNo::MAX));
+        let pools = operands.map(|it| it.1.pool).filter(|it| it.stream == stream);
         for pool in pools {
             let uses = self.uses.entry((it.rank, pool)).or_default().entry(it.actor).or_default();
             uses.insert((u32::MAX, BufferNo::MAX), (it.number, None, it.clock.clone(), side));
@@ -151,15 +151,15 @@ impl EarlyReleases {
                 }
                 let others = of_pool.into_iter().flatten().filter(|it| *it.0 != actor);
                 let mut first = others.filter_map(|it| it.1.range((operand.freed.number + 1, 0)..).next());
-                let heir = first
-                    .find(|it| it.1.2.ended(actor) < number && (it.1.1.is_some() || operand.is_recorded));
+                let heir = first.find(|it| it.1.2.ended(actor) < number);
                 let Some((_, (_, heir, _, later))) = heir else { continue };
+                let freed_by = Some(operand.freed.origin).filter(|it| *it > 0);
                 let reused = ReusedStorage {
                     earlier: *buffer,
                     later: *heir,
-                    freed_by: Some(operand.freed.origin).filter(|it| *it > 0),
+                    freed_by,
                     by_next_run: false,
-                    by_next_call: !operand.is_recorded,
+                    by_next_call: !operand.is_recorded && freed_by.is_some(),
                     in_capture: false,
                     is_unmapped: false,
                 };

@@ -77,10 +77,11 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
             works[stream] = counts[stream];
         }
     }
-    for it in plan.allocations.iter().filter(|it| it.is_symmetric) {
-        if let Some(site) = &mut found[it.buffer as usize] {
-            site.is_symmetric = true;
-        }
+    for it in &plan.allocations {
+        let site = &mut found[it.buffer as usize];
+        // A view that maps the shards of all ranks is no block.
+        *site =
+            site.filter(|_| !it.is_empty).map(|site| AllocateSite { is_symmetric: it.is_symmetric, ..site });
     }
     found
 }

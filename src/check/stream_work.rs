@@ -11,6 +11,8 @@ pub(super) fn is_work_of_stream(plan: &Plan, inst: &Inst) -> bool {
         | InstKind::WaitSignal { .. }
         | InstKind::Wait { .. }
         | InstKind::Alloc { zeroed: None, .. } => false,
+        // It stands for a view that maps the shards of all ranks.
+        InstKind::Map { out, .. } if plan.mapped_views.iter().any(|it| it.buffer == out.buffer) => false,
         // A communication uses its tensors only, also where it is work of the stream: a copy, or a kernel over peer memory.
         kind => {
             let stmt = plan.origins[inst.origin as usize].stmt;

@@ -11,11 +11,17 @@
 //! there on, if all that hold it have ended: `EarlyRelease`. The watchdog does not see communications that are captured, so those that nothing
 //! waits for release their operands as soon as the program drops them (`workEnqueue`): `Allocation::left`.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Allocation, Backend, BufferNo, Communication, EarlyRelease, InstKind, WorkNo, context::PlanBuilder,
+    Allocation, Backend, BufferNo, Communication, EarlyRelease, InstKind, StreamNo, WorkNo,
+    context::PlanBuilder,
 };
+
+/// The end of the program, as an index into `Plan::origins`.
+const END_OF_PROGRAM: u32 = 0;
 
 impl PlanBuilder<'_> {
     /// Lets a communication that is posted keep its operands.
@@ -85,6 +91,10 @@ impl PlanBuilder<'_> {
             return;
         }
         let at = (self.origin_no(), self.current);
+        self.add_early_release(buffer, at);
+    }
+
+    fn add_early_release(&mut self, buffer: BufferNo, at: (u32, StreamNo)) {
         let Some(freed) = self.allocator.free_early(&self.plan.allocations, buffer, at) else { return };
         let holding = self.held.iter().filter(|it| it.1.contains(&buffer));
         let works = holding.map(|it| *it.0).collect();
@@ -107,14 +117,21 @@ impl PlanBuilder<'_> {
     }
 
     /// Marks, at the end of the program, the allocations that are kept by handles, or by communications that nothing waits for. They are
-    /// never freed.
+    /// never freed, unless PyTorch may have released them from all of these.
     pub(super) fn mark_held_allocations(&mut self) {
-        let by_works = self.held.values().flatten().copied();
-        let held: FxHashSet<BufferNo> = by_works.chain(self.held_by_handles.iter().copied()).collect();
+        let by_works: BTreeSet<BufferNo> = self.held.values().flatten().copied().collect();
+        let kept: FxHashSet<BufferNo> =
+            self.plan.caller_buffers().chain(self.held_by_handles.iter().copied()).collect();
         for it in &mut self.plan.allocations {
-            it.is_held = held.contains(&it.buffer);
-            let is_left = it.is_held && !self.held_by_handles.contains(&it.buffer);
-            it.left = it.left.filter(|_| is_left);
+            let is_shown = self.held_by_handles.contains(&it.buffer);
+            it.is_held = by_works.contains(&it.buffer) || is_shown;
+            it.left = it.left.filter(|_| it.is_held && !is_shown);
+        }
+        let is_firm = |it: &BufferNo| self.firm_holds.get(it).is_none_or(|count| *count > 0);
+        let is_known = |it: &BufferNo| self.plan.early_releases.iter().any(|of| of.buffer == *it);
+        let released = by_works.into_iter().filter(|it| !is_firm(it) && !kept.contains(it) && !is_known(it));
+        for buffer in released.collect::<Vec<_>>() {
+            self.add_early_release(buffer, (END_OF_PROGRAM, self.current));
         }
     }
 }

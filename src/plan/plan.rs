@@ -109,7 +109,7 @@ pub struct Allocation {
     pub buffer: BufferNo,
     /// The pool that provides its storage.
     pub pool: StoragePool,
-    /// True if it has no elements, and so no storage.
+    /// True if it has no storage of the pool: no elements, or a view that maps the shards of all ranks.
     pub is_empty: bool,
     /// Number of buffers of the stream that are freed before this one is allocated. Those of the pool may have used its
     /// storage.

@@ -24,7 +24,10 @@ impl PlanBuilder<'_> {
             let why = "the mesh of its operand is not all ranks in their order";
             return Err(self.unsupported(stmt.op, why));
         }
+        let known = self.plan.allocations.len();
         let (shard, view) = (self.view(input)?, self.output_view(out)?);
+        // nvFuser maps the view, and hir's executors never reuse the storage of the copy.
+        self.plan.allocations.iter_mut().skip(known).for_each(|it| it.is_empty = true);
         // The device axis is the outermost one, so that the shards follow each other in the result.
         let layout = self.layout(input)?;
         let is_outermost = |(dim, pieces): (usize, &Vec<AxisPiece>)| {

@@ -91,7 +91,10 @@ impl Progress for Clock {
                 (false, _) => (),
             }
         }
-        if other.actor != self.actor {
+        if other.actor == self.actor {
+            // An event that one actor signals several times: the last signal counts.
+            self.ended = self.ended.max(other.ended);
+        } else {
             self.store(other.actor, other.ended);
         }
     }
