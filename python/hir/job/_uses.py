@@ -115,7 +115,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
                 return run(*args, **kwargs)
             finally:
                 self._is_backward = False
-                if any(it.is_of_backward for it in self._pending.values()):
+                if any(it.is_of_backward for it in list(self._pending.values())):
                     self._sees_backward = True
                 self._set_entered(bool(self._pending))
 
@@ -153,17 +153,17 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def follow(self, stream: int, numbers: Iterable[int]) -> None:
         """Notes that a stream runs on when these calls have completed."""
-        for call in [self._pending[it] for it in numbers if it in self._pending]:
+        for call in filter(None, map(self._pending.get, numbers)):
             call.streams.add(stream)
             if call.streams >= self.streams:
                 self.remove(call.number)
-        waited = [it.number for it in self._pending.values() if it.streams]
+        waited = [it.number for it in list(self._pending.values()) if it.streams]
         for number in waited[:-MAX_WAITED]:
             self.remove(number)
 
     def seen_by(self, stream: int) -> frozenset[int]:
         """Returns the pending calls that a stream has waited for."""
-        return frozenset(it.number for it in self._pending.values() if stream in it.streams)
+        return frozenset(it.number for it in list(self._pending.values()) if stream in it.streams)
 
     def synchronize(self, numbers: Iterable[int] | None = None) -> None:
         """Notes that the host, and so what it starts from now on, has waited for these calls, or for all."""
@@ -175,7 +175,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         ordered: list[Pending] = []
         unordered: list[Pending] = []
         reads, writes = ([it for it in map(range_of, tensors) if it] for tensors in (inputs, outputs))
-        for it in self._pending.values():
+        for it in list(self._pending.values()):
             if self.current() in it.streams:
                 continue
             if any(_meets(at, it.writes) for at in (*reads, *writes)) or any(_meets(at, it.reads) for at in writes):
@@ -223,7 +223,10 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
     def _look_at(self, value: Any, how: str, operator: str) -> None:
         for at in filter(None, map(range_of, _tensors(value))):
             for it in list(self._pending.values()):
-                if self.current() not in it.streams and (_meets(at, it.writes) or how == "writes" and _meets(at, it.reads)):
+                if self.current() in it.streams or not (_meets(at, it.writes) or how == "writes" and _meets(at, it.reads)):
+                    continue
+                # Behind a wait, a storage may be made empty: its memory is that of another tensor then.
+                if not it.streams or _meets(at, [found for found in map(range_of, it.tensors) if found]):
                     self._report(it.about, f"{how} elsewhere" if it.streams else how, operator)
 
     @contextlib.contextmanager
