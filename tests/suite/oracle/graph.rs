@@ -12,6 +12,9 @@ use super::{
     },
 };
 
+/// What NCCL connects at once: a communicator, with a kind of collective, or a sender and a receiver.
+pub type Connection = (Comm, Option<Kind>, [usize; 2]);
+
 #[derive(Default)]
 pub struct Graph {
     pub needs: Vec<Vec<usize>>,
@@ -32,7 +35,7 @@ pub struct Graph {
     /// The place where each rank first uses a communicator.
     pub created: BTreeMap<Comm, BTreeMap<usize, Meeting>>,
     /// The place where each rank first needs a connection: of a kind of collective, or of a sender with a receiver.
-    pub connected: BTreeMap<(Comm, Option<Kind>, [usize; 2]), BTreeMap<usize, Meeting>>,
+    pub connected: BTreeMap<Connection, BTreeMap<usize, Meeting>>,
     /// By rank: where it gives its handles, has those of others, and has passed the barrier. With those of transfers by sender, receiver and
     /// side; none for a view.
     pub exchanges: Vec<Vec<Exchange>>,

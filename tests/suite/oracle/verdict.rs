@@ -158,10 +158,10 @@ impl Graph {
     fn order(&self) -> Vec<usize> {
         let mut after = vec![Vec::new(); self.needs.len()];
         let mut left = vec![0; self.needs.len()];
-        for at in 0..left.len() {
+        for (at, left) in left.iter_mut().enumerate() {
             for it in self.needs[at].iter().chain(&self.exchanged[at]) {
                 after[*it].push(at);
-                left[at] += 1;
+                *left += 1;
             }
         }
         let mut open: Vec<usize> = (0..left.len()).filter(|it| left[*it] == 0).collect();
