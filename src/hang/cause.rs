@@ -11,12 +11,13 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     blame::{Reason, deviant_of_cycle, left_out},
+    crossed::{Crossed, crossed},
     departure::{self, Departure},
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
-    peers::{WrongPeer, differ, usual_size, wrong_peer},
-    queues::{Call, Job},
-    record::{GroupId, Kind, Rank, total},
+    peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
+    queues::{Call, Job, same_collective},
+    record::{GroupId, Rank},
     stall::{Place, Stall, stalls},
 };
 
@@ -47,7 +48,7 @@ pub(crate) enum Cause {
     /// A rank has issued nothing else. `is_proven` if it is the one to blame: else the ranks that wait may have made a call too many.
     Late { stall: usize, ranks: Vec<Rank>, is_proven: bool },
     /// Ranks issue collectives of two groups in different orders, and none of the two proceeds.
-    Crossed { one: Call, two: Call, other: Rank, deviant: Option<Rank> },
+    Crossed(Crossed),
     /// All ranks have made the call, and what the records hold agrees.
     Unknown { stall: usize },
 }
@@ -102,7 +103,7 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
             found.push(cause);
         }
     }
-    found.extend(crossed(job, &stalls));
+    found.extend(crossed(job, &stalls).map(|it| (Weight::Fault, it.since, Cause::Crossed(it))));
     let in_graph = open.iter().zip(&is_async).map(|(open, is_async)| *open && !is_async).collect();
     let graph = Graph::new(&stalls, in_graph);
     found.extend(cycles(job, &stalls, (&graph, &open), &is_async));
@@ -139,7 +140,7 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
         }
         // The reasons that name a rank are shown with it.
         Cause::Passed { deviant: Some(_), .. }
-        | Cause::Crossed { deviant: Some(_), .. }
+        | Cause::Crossed(Crossed { deviant: Some(_), .. })
         | Cause::Cycle { deviant: Some(_), .. }
         | Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
@@ -334,30 +335,6 @@ fn may_have_lost(job: &Job<'_>, stall: &Stall) -> bool {
     })
 }
 
-/// Returns the members whose part differs from that of most, if an all-to-all cannot be right: the inputs of all members have another number of elements
-/// than the outputs.
-fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>> {
-    let queue = &job.queues[queue];
-    let calls: Option<Vec<Call>> = queue.lanes.iter().map(|it| job.call_at(it, seq)).collect();
-    let calls = calls.filter(|it| it.len() == queue.members.len())?;
-    let elements = |call: &Call| {
-        let signature = job.records.signature(job.record(*call).signature);
-        (signature.kind == Kind::AllToAll).then(|| (total(&signature.inputs), total(&signature.outputs)))
-    };
-    let sizes: Option<Vec<(i64, i64)>> = calls.iter().map(elements).collect();
-    let sizes = sizes?;
-    let sum = |of: fn(&(i64, i64)) -> i64| sizes.iter().map(of).fold(0, i64::saturating_add);
-    if sum(|it| it.0) == sum(|it| it.1) {
-        return None;
-    }
-    // Those whose own sizes are not those of most.
-    let mut counts: FxHashMap<(i64, i64), usize> = FxHashMap::default();
-    sizes.iter().for_each(|it| *counts.entry(*it).or_insert(0) += 1);
-    let usual = counts.iter().find(|it| *it.1 * 2 > sizes.len()).map(|it| *it.0);
-    let deviating = calls.into_iter().zip(sizes).filter(|it| usual.is_some_and(|usual| it.1 != usual));
-    Some(deviating.map(|it| it.0).collect())
-}
-
 /// Returns the ranks that went past a call, and a later call that shows it: the ranks that wait in the call made the later one behind it, and these ranks
 /// made it without.
 fn passed(job: &Job<'_>, stall: &Stall) -> Option<(Vec<Rank>, Call)> {
@@ -378,15 +355,6 @@ fn passed(job: &Job<'_>, stall: &Stall) -> Option<(Vec<Rank>, Call)> {
 
 /// The number of later calls that are compared.
 const MAX_LATER: usize = 64;
-
-/// Returns the call of another rank that is one communication with a collective.
-pub(crate) fn same_collective(job: &Job<'_>, call: Call, rank: Rank) -> Option<Call> {
-    let record = job.record(call);
-    if !record.is_collective() {
-        return None;
-    }
-    job.call_at(job.queue(record.group)?.lane(rank)?, record.seq)
-}
 
 /// Finds groups of one name whose members ranks state differently, if something waits in them.
 fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
@@ -418,52 +386,3 @@ fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
     }
     found.into_iter().min_by_key(|it| it.0).map(|it| it.1)
 }
-
-/// Finds two collectives of NCCL that all members have issued and none has completed, in one order on a rank and in the other one on
-/// another rank: a GPU may execute the kernels of one communicator at a time.
-fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Dated> {
-    let is_issued = |it: &&Stall| {
-        let is_nccl = job.records.group(it.group(job)).backend.starts_with("nccl");
-        is_nccl
-            && matches!(it.place, Place::Collective { .. })
-            && it.absent.is_empty()
-            && it.behind.is_empty()
-    };
-    let issued: Vec<&Stall> = stalls.iter().filter(is_issued).take(MAX_CROSSED).collect();
-    for (at, one) in issued.iter().enumerate() {
-        for two in &issued[at + 1..] {
-            let both =
-                one.waiting.iter().filter_map(|a| Some((a, two.waiting.iter().find(|b| b.rank == a.rank)?)));
-            let (first, second): (Vec<_>, Vec<_>) = both.partition(|(a, b)| a.at < b.at);
-            if let (Some((a, b)), Some((other, _))) = (first.first(), second.first()) {
-                let deviant = against_most(job, **a, **b);
-                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank, deviant };
-                return Some((Weight::Fault, one.since(job), cause));
-            }
-        }
-    }
-    None
-}
-
-/// Returns the only rank that has its open calls like these two in another order than all others, three at least.
-fn against_most(job: &Job<'_>, one: Call, two: Call) -> Option<Rank> {
-    let role = |call: Call| (job.token(call), &job.records.group(job.record(call).group).description);
-    let (mut ahead, mut behind) = (Vec::new(), Vec::new());
-    for log in &job.records.ranks {
-        let open = (0..log.records.len() as u32).map(|at| Call { rank: log.rank, at });
-        let open: Vec<_> = open.filter(|it| !job.record(*it).done).map(role).collect();
-        let first = |call: Call| open.iter().position(|it| *it == role(call));
-        match (first(one), first(two)) {
-            (Some(a), Some(b)) if a < b => ahead.push(log.rank),
-            (Some(_), Some(_)) => behind.push(log.rank),
-            _ => (),
-        }
-    }
-    match (ahead.as_slice(), behind.as_slice()) {
-        ([rank], others) | (others, [rank]) if others.len() > 2 => Some(*rank),
-        _ => None,
-    }
-}
-
-/// The number of collectives that are compared with each other.
-const MAX_CROSSED: usize = 64;

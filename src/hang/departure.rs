@@ -8,10 +8,9 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     agreement::Key,
-    cause::same_collective,
     divergence::How,
     peers::offset,
-    queues::{Call, Job},
+    queues::{Call, Job, same_collective},
     record::{Batch, Peer, Rank},
     site::site,
     stall::Stall,

@@ -76,7 +76,7 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
         Cause::Missing { stall: at, ranks } => missing(job, stall(*at), ranks),
         Cause::Lost { stall: at, is_hang } => lost(job, stall(*at), *is_hang),
         Cause::Late { stall: at, ranks, is_proven } => late(job, stall(*at), ranks, *is_proven),
-        Cause::Crossed { one, two, other, deviant } => crossed(job, *one, *two, (*other, *deviant)),
+        Cause::Crossed(it) => crossed(job, it.one, it.two, (it.other, it.deviant)),
         Cause::Unknown { stall: at } => unknown(job, stall(*at)),
     }
 }

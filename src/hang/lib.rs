@@ -38,6 +38,7 @@ mod archive;
 mod batch;
 mod blame;
 mod cause;
+mod crossed;
 mod departure;
 pub mod diagnostics;
 mod divergence;

@@ -4,7 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     queues::{Call, Job},
-    record::{GroupId, Kind, Rank},
+    record::{GroupId, Kind, Rank, total},
     stall::{Place, Stall},
 };
 
@@ -123,4 +123,28 @@ fn usual_offset(job: &Job<'_>, call: Call, group: GroupId) -> Option<Option<i64>
     }
     let usual = others.iter().next().filter(|it| others.len() == 1 && it.1.len() > 1).map(|it| *it.0);
     Some(usual.filter(|it| !own.contains(it)))
+}
+
+/// Returns the members whose part differs from that of most, if an all-to-all cannot be right: the inputs of all members have another number of elements
+/// than the outputs.
+pub(crate) fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>> {
+    let queue = &job.queues[queue];
+    let calls: Option<Vec<Call>> = queue.lanes.iter().map(|it| job.call_at(it, seq)).collect();
+    let calls = calls.filter(|it| it.len() == queue.members.len())?;
+    let elements = |call: &Call| {
+        let signature = job.records.signature(job.record(*call).signature);
+        (signature.kind == Kind::AllToAll).then(|| (total(&signature.inputs), total(&signature.outputs)))
+    };
+    let sizes: Option<Vec<(i64, i64)>> = calls.iter().map(elements).collect();
+    let sizes = sizes?;
+    let sum = |of: fn(&(i64, i64)) -> i64| sizes.iter().map(of).fold(0, i64::saturating_add);
+    if sum(|it| it.0) == sum(|it| it.1) {
+        return None;
+    }
+    // Those whose own sizes are not those of most.
+    let mut counts: FxHashMap<(i64, i64), usize> = FxHashMap::default();
+    sizes.iter().for_each(|it| *counts.entry(*it).or_insert(0) += 1);
+    let usual = counts.iter().find(|it| *it.1 * 2 > sizes.len()).map(|it| *it.0);
+    let deviating = calls.into_iter().zip(sizes).filter(|it| usual.is_some_and(|usual| it.1 != usual));
+    Some(deviating.map(|it| it.0).collect())
 }

@@ -263,6 +263,15 @@ impl<'r> Job<'r> {
     }
 }
 
+/// Returns the call of another rank that is one communication with a collective.
+pub(crate) fn same_collective(job: &Job<'_>, call: Call, rank: Rank) -> Option<Call> {
+    let record = job.record(call);
+    if !record.is_collective() {
+        return None;
+    }
+    job.call_at(job.queue(record.group)?.lane(rank)?, record.seq)
+}
+
 /// Whether the log of a rank may have lost messages of a group: the number of the first record of the group tells how many messages it had before.
 pub(crate) fn lost_messages(records: &Records, rank: Rank, group: GroupId) -> bool {
     let Some(log) = records.log(rank).filter(|it| it.is_cut()) else { return false };

@@ -5,9 +5,9 @@ use grammar::{codes::Code, count_text, ordinal};
 use super::{Finding, callers_note, empty, group_of, label, waiters_text, waiting_at};
 use crate::{
     blame::Reason,
-    cause::{is_expected, same_collective},
+    cause::is_expected,
     peers::WrongPeer,
-    queues::{Call, Job},
+    queues::{Call, Job, same_collective},
     record::{Kind, Rank},
     site::call_name,
     stall::{Place, Stall},
