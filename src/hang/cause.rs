@@ -138,9 +138,9 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
         Cause::Diverged(it) if it.basis != Basis::Undecided => {
             it.diverged.first().and_then(|it| it.first()).map(|it| it.rank)
         }
+        Cause::Crossed(Crossed { deviant: Some(rank), .. }) => Some(*rank),
         // The reasons that name a rank are shown with it.
         Cause::Passed { deviant: Some(_), .. }
-        | Cause::Crossed(Crossed { deviant: Some(_), .. })
         | Cause::Cycle { deviant: Some(_), .. }
         | Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
