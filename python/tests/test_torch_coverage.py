@@ -272,3 +272,12 @@ def test_nothing_is_left_to_pytorch_without_a_word():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compare(lambda x: x.sin() * 2, tensor(4), run="auto")
+
+
+def test_graphs_that_are_not_decomposed_have_the_gradient_of_dropout():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    args = tensor(4, 6), tensor(4, 6) > 0
+    traced = make_fx(lambda gradient, mask: torch.ops.aten.native_dropout_backward(gradient, mask, 1.25))(*args)
+    [[result]] = hir.torch.from_fx(traced).run([[it.numpy() for it in args]])
+    np.testing.assert_allclose(result, (args[0] * args[1] * 1.25).numpy(), rtol=1e-6)

@@ -246,12 +246,12 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
     best.map_or_else(|| alone(own, at, (a, b)), |it| it.1)
 }
 
-/// The same if what follows is not known: a call that the rank never made before is one more.
+/// The same if what follows is not known: a call that the rank never made before is one more, as far as its place shows.
 fn alone(own: &Lane<'_>, at: usize, (a, b): (&[Token<'_>], &[Token<'_>])) -> How {
     let known: FxHashSet<&Token<'_>> = own.tokens[..at].iter().collect();
     // The same call in another group is no call more.
     let is_moved = (a[0].0, a[0].1) == (b[0].0, b[0].1) && a[0].1 != 0;
-    if !known.contains(&a[0]) && !is_moved { How::Added(1) } else { How::Other }
+    if a[0].1 != 0 && !known.contains(&a[0]) && !is_moved { How::Added(1) } else { How::Other }
 }
 
 /// Whether the rank takes part in something that does not proceed, in one of the groups of the two calls.

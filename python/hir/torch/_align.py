@@ -22,8 +22,8 @@ class PerRank:
 def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
     """Returns the statements that all ranks execute.
 
-    Raises ``DifferentRanks`` at the first statement in which the ranks differ in more than constants, names of groups, and which of several
-    tensors they use.
+    Raises ``DifferentRanks`` at the first statement in which the ranks differ in more than constants, names of groups, and which of the results
+    of one operator they use.
     """
     try:
         return _aligned(graphs)
@@ -77,7 +77,7 @@ def _aligned(graphs: Sequence[Graph]) -> tuple[Node, ...]:
             )
     # Inputs that are no tensors, such as a mesh, are the same to a program.
     objects = {node.name for node in first.nodes if node.op == "placeholder" and node.result is None}
-    types = {node.name: node.result for node in first.nodes}
+    types = {node.name: (node.args[0], node.result) for node in first.nodes if node.target == ITEM}
     aligned: list[Node] = []
     for nodes in zip(*(_named_as(first, graph) for graph in graphs)):
         merge = _Merge(nodes[0], objects, types)
@@ -102,7 +102,7 @@ class _Merge:
 
     first: Node
     objects: set[str]
-    #: What each node computes.
+    #: Of which operator each node is a result, and what it is.
     types: Mapping[str, Any]
     #: The statements by which each rank chooses an operand.
     chosen: list[Node] = field(default_factory=list)
@@ -127,9 +127,10 @@ class _Merge:
             return first
         if all(isinstance(it, (int, float, str)) for it in values):
             return PerRank(values)
+        # Ranks that use other tensors instead may have exchanged two calls.
         kinds = [self.types.get(it.name) if isinstance(it, Ref) else None for it in values]
-        if isinstance(kinds[0], TensorType) and all(it == kinds[0] for it in kinds):
+        if kinds[0] is not None and isinstance(kinds[0][1], TensorType) and all(it == kinds[0] for it in kinds):
             name = f"{self.first.name}.by_rank{len(self.chosen)}"
-            self.chosen.append(Node(name, "call_function", BY_RANK, (values,), result=kinds[0], place=self.first.place))
+            self.chosen.append(Node(name, "call_function", BY_RANK, (values,), result=kinds[0][1], place=self.first.place))
             return Ref(name)
         raise DifferentRanks(f"an argument is {first!r} on the first rank, but not on all ranks", self.first)

@@ -291,6 +291,12 @@ def threshold_backward(call: Call, grad: Value, x: Value, limit: float) -> Value
     return choose(call, below, converted(call, 0, grad.dtype), grad, call.dtype)
 
 
+@elementwise("aten.native_dropout_backward.default", counterpart="`grad * mask * scale`")
+def native_dropout_backward(call: Call, grad: Value, mask: Value, scale: float) -> Value:
+    kept = apply(call, "*", [grad, call.to.convert(mask, grad.dtype)], grad.dtype)
+    return apply(call, "*", [kept, scale], call.dtype)
+
+
 @elementwise("aten.tanh_backward.default", counterpart="`grad * (1 - y * y)`")
 def tanh_backward(call: Call, grad: Value, y: Value) -> Value:
     def product(dtype: str) -> Value:
