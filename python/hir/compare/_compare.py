@@ -177,6 +177,9 @@ def _stopped(outcome: Outcome) -> StoppedError:
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         code = judge(outcome, None)
+    if "Autograd-and-Fork" in text.getvalue():
+        way = "compare before the first gradients on a GPU or of a compiled model, or run `python -m hir compare`"
+        return StoppedError(f"[FAILED] not run: threads of autograd have started, and forks of this process cannot compute gradients: {way}", 6)
     return StoppedError(text.getvalue().rstrip().replace("`hir job --cuda`", "`hir compare --cuda`"), code or HANGS)
 
 
