@@ -190,6 +190,8 @@ class _Compiled:
 
     def _with_objects(self, results: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """The outputs of the graph, from those of the program."""
+        if len(self._outputs) == len(self._all_outputs):
+            return list(results)
         given = {node.name: it for node, it in zip(self._placeholders, args)}
         values = iter(results)
 

@@ -192,13 +192,9 @@ impl CallerProgram {
     fn warm_up(&mut self, addresses: &[u64], peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
         let (rank, engine) = (self.engine.memory.rank, &mut self.engine);
         let slices = &engine.memory.assignment.ranks[rank].buffers;
-        let Some(largest) = slices.iter().filter(|it| it.segment == Segment::Caller).map(|it| it.bytes).max()
-        else {
-            return engine.warm_up(peers);
-        };
-        if !slices.iter().any(|it| it.segment == Segment::Lent) {
-            return engine.warm_up(peers);
-        }
+        let lends = slices.iter().any(|it| it.segment == Segment::Lent);
+        let of_caller = slices.iter().filter(|it| lends && it.segment == Segment::Caller);
+        let Some(largest) = of_caller.map(|it| it.bytes).max() else { return engine.warm_up(peers) };
         let device = Rc::clone(&engine.device);
         device.with_memory(rank, largest, |address| {
             let of_caller = self.memory.buffers.iter().zip(addresses);

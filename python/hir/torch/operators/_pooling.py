@@ -10,6 +10,7 @@ from .._builder import Value
 from .._numbers import wide_type
 from ._elementwise import apply, choose, compare
 from ._indexing import scattered
+from ._products import check_convolution
 from ._reductions import along
 from ._registry import Call, operator
 from ._shape import padded
@@ -228,8 +229,7 @@ def convolution_backward(
     groups: int,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Value | None, Value | None, Value | None]:
-    if transposed or x.ndim != weight.ndim:
-        raise call.error("hir imports only batches, and no transposed convolutions")
+    check_convolution(call, x, weight, transposed)
     to, extents = call.to, weight.shape[2:]
     windows = Windows(call, x.shape, grad.shape, extents, strides, padding, dilation)
     batch, channels, results = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups

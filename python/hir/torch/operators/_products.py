@@ -127,6 +127,11 @@ def grouped_mm(call: Call, a: Value, b: Value, ends: Value | None = None, bias: 
     return to.convert(to.cat(products, 0) if product is None else product, call.dtype)
 
 
+def check_convolution(call: Call, x: Value, weight: Value, transposed: bool) -> None:
+    if transposed or x.ndim != weight.ndim:
+        raise call.error("hir imports only batches, and no transposed convolutions")
+
+
 @operator("aten.convolution.default", counterpart="`matmul` of the weights of each place of the kernel, and `+`")
 def convolution(
     call: Call,
@@ -140,8 +145,7 @@ def convolution(
     output_padding: tuple[int, ...],
     groups: int,
 ) -> Value:
-    if transposed or x.ndim != weight.ndim:
-        raise call.error("hir imports only batches, and no transposed convolutions")
+    check_convolution(call, x, weight, transposed)
     to, extents, out = call.to, weight.shape[2:], call.shape[2:]
     for d, width in enumerate(padding):
         x = padded(call, x, 2 + d, width, width)
