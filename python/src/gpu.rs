@@ -64,23 +64,37 @@ impl ProcessGroup for Group {
     fn report_phase(&self, _: &str) {}
 }
 
-/// Kernels for attentions of an object of Python, with the methods `computes(task)` and `issue(task, stream)`.
+/// Kernels for attentions of an object of Python, with the methods `computes(task)`, `workspace(task)` and `issue(task, stream)`.
 struct Attentions(Py<PyAny>);
 
 /// Address, short name of the type, shape, strides.
 type TensorRow = (u64, &'static str, Vec<usize>, Vec<usize>);
 
-/// The tensors, whether gradients are computed, whether it is causal, the factor of the scores.
-fn task_row(it: &AttentionTask) -> (Vec<TensorRow>, bool, bool, f64) {
+/// The tensors, whether gradients are computed, whether it is causal, the factor of the scores, address and bytes of the workspace.
+fn task_row(it: &AttentionTask) -> (Vec<TensorRow>, bool, bool, f64, (u64, usize)) {
     let row = |it: &DeviceTensor| (it.address, it.dtype.short_name(), it.shape.clone(), it.strides.clone());
-    (it.tensors.iter().map(row).collect(), it.is_gradient, it.is_causal, it.scale)
+    (it.tensors.iter().map(row).collect(), it.is_gradient, it.is_causal, it.scale, it.workspace)
+}
+
+/// Returns an answer. An error is shown, and no answer.
+fn answered<T: Default>(py: Python<'_>, answer: PyResult<T>) -> T {
+    answer.unwrap_or_else(|error| {
+        error.write_unraisable(py, None);
+        T::default()
+    })
 }
 
 impl AttentionLibrary for Attentions {
     fn computes(&self, task: &AttentionTask) -> bool {
         let answer = |py: Python<'_>| self.0.call_method1(py, "computes", (task_row(task),))?.extract(py);
         // What it cannot answer, hir's kernels compute.
-        Python::attach(answer).unwrap_or(false)
+        Python::attach(|py| answered(py, answer(py)))
+    }
+
+    fn workspace(&self, task: &AttentionTask) -> usize {
+        let answer = |py: Python<'_>| self.0.call_method1(py, "workspace", (task_row(task),))?.extract(py);
+        // Without memory of the program, the kernels allocate their own.
+        Python::attach(|py| answered(py, answer(py)))
     }
 
     fn issue(&self, task: &AttentionTask, stream: u64) -> Result<(), ExecutorError> {

@@ -10,6 +10,7 @@ mod error;
 mod gpu;
 mod hang;
 mod interruptible;
+mod lent_memory;
 mod program;
 mod tools;
 mod world;
@@ -25,6 +26,7 @@ mod _hir {
         builder::Builder,
         gpu::{Gpu, GpuProgram},
         hang::{Hang, hang},
+        lent_memory::{end_loan, lend_memory, loan_functions},
         program::{Program, read},
         tools::run_tool,
         world::World,

@@ -12,6 +12,10 @@
 //! have memory of their own. A barrier of all ranks separates two runs, so the order within one run is
 //! sufficient.
 //!
+//! Programs of one process run one after the other, each behind such a barrier. They share a third segment: with `PortMemory::Caller`, buffers
+//! that other ranks access, and of which nothing is kept from run to run, are there instead of in the symmetric segment. It has addresses behind
+//! `SHARED_BASE` until the program runs, because a larger program may take other memory for it.
+//!
 //! With `PortMemory::Caller`, inputs that the program only reads and outputs have no memory here, as far as no other rank
 //! accesses them: the caller passes their addresses for each run. Until then they have addresses behind `CALLER_BASE`. Private buffers may lie
 //! in outputs that are not yet written, and in inputs that the caller gives away, once they are read for the last time.
@@ -30,7 +34,7 @@ mod offsets;
 mod signals;
 
 use lifetime::{Lifetime, lifetimes, unordered_lifetimes};
-use offsets::{LentMemory, LentWhen, LiveBuffer, Offset, SegmentOffsets, assign_offsets};
+use offsets::{LentMemory, LentWhen, LiveBuffer, Offset, SegmentEnds, SegmentOffsets, assign_offsets};
 use signals::SignalOffsets;
 pub(super) use signals::SignalSlice;
 
@@ -53,7 +57,28 @@ pub enum PortMemory<'a> {
         rank: usize,
         /// The inputs, by name, whose values the caller does not need after the run.
         donated: &'a [String],
+        /// What instructions of this rank need besides their operands, while they run.
+        workspaces: &'a [Workspace],
     },
+}
+
+impl<'a> PortMemory<'a> {
+    /// Returns the workspaces of the instructions of a rank.
+    fn workspaces(self, of: usize) -> &'a [Workspace] {
+        match self {
+            PortMemory::Caller { rank, workspaces, .. } if rank == of => workspaces,
+            PortMemory::Caller { .. } | PortMemory::Segments => &[],
+        }
+    }
+}
+
+/// Memory that an instruction needs while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Index in `Plan::code`.
+    pub inst: usize,
+    /// Length in bytes.
+    pub bytes: usize,
 }
 
 /// Start of the addresses that stand for memory of the caller. No allocation has such an address, and no other parameter of
@@ -63,6 +88,12 @@ pub(super) const CALLER_BASE: u64 = 0x7ff4 << 48;
 /// Start of the addresses that stand for what a run needs besides: the private segment, workspaces and scratch memory, which the caller
 /// passes, too.
 pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
+
+/// Start of the addresses that stand for shared memory of rank 0. That of each next rank is `SHARED_DISTANCE` bytes behind it.
+pub(super) const SHARED_BASE: u64 = 0x7ff7 << 48;
+
+/// Maximum size of a shared segment in bytes, so that no GPU has as much memory.
+pub(super) const SHARED_DISTANCE: u64 = 1 << 40;
 
 /// Start of the addresses of buffers that kernels keep in registers, which no command has.
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;
@@ -74,12 +105,24 @@ pub enum Segment {
     Private,
     /// Memory that other ranks map.
     Symmetric,
+    /// Memory that other ranks map and that the programs of a process use in turn, from `SHARED_BASE`.
+    Shared,
     /// Memory of the caller, from `CALLER_BASE`.
     Caller,
     /// A part of the caller's memory for another buffer, which does not need it meanwhile; from `CALLER_BASE`.
     Lent,
     /// No memory, because kernels keep its elements in registers; from `REGISTER_BASE`.
     Registers,
+}
+
+impl Segment {
+    /// Returns whether other ranks map it.
+    pub fn is_mapped(self) -> bool {
+        match self {
+            Self::Symmetric | Self::Shared => true,
+            Self::Private | Self::Caller | Self::Lent | Self::Registers => false,
+        }
+    }
 }
 
 /// The memory of one buffer.
@@ -97,10 +140,12 @@ pub struct BufferSlice {
 }
 
 /// The memory of one rank's buffers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankAssignment {
     /// Indexed by buffer.
     pub buffers: Vec<BufferSlice>,
+    /// Workspaces of instructions, by index in `Plan::code`.
+    pub workspaces: Vec<(usize, BufferSlice)>,
     /// Size of the private segment in bytes.
     pub private_bytes: usize,
     /// Size of both segments in bytes if no memory were reused.
@@ -110,7 +155,7 @@ pub struct RankAssignment {
 impl RankAssignment {
     /// Returns, for each buffer of the rank's plan, whether others read or write it: ranks, or the caller of the program.
     pub fn escapes(&self, plan: &Plan) -> Vec<bool> {
-        let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.segment == Segment::Symmetric).collect();
+        let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.segment.is_mapped()).collect();
         plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
         escapes
     }
@@ -123,6 +168,8 @@ pub struct BufferAssignment {
     pub ranks: Vec<RankAssignment>,
     /// Size of every symmetric segment in bytes.
     pub symmetric_bytes: usize,
+    /// Size of every shared segment in bytes.
+    pub shared_bytes: usize,
     /// Number of bytes at the start of a symmetric segment that hold signals.
     pub signal_bytes: usize,
     signals: SignalOffsets,
@@ -149,7 +196,7 @@ impl BufferAssignment {
         ports: PortMemory,
         registers: &[FxHashSet<BufferNo>],
     ) -> Result<Self, (usize, BufferNo)> {
-        Self::with_lifetimes(world, ports, registers, lifetimes(world))
+        Self::with_lifetimes(world, ports, registers, lifetimes(world, |rank| ports.workspaces(rank)))
     }
 
     /// As `of`, with memory of its own for each buffer, so that time and memory are proportional to the size of the plans.
@@ -209,36 +256,43 @@ impl BufferAssignment {
             if let Some(registers) = registers.get(plan.rank) {
                 assign_registers(registers, &mut slices);
             }
-            ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
+            let workspace = |it: &Workspace| BufferSlice {
+                segment: Segment::Private,
+                offset: 0,
+                bytes: it.bytes,
+                holds_packets: false,
+            };
+            slices.extend(ports.workspaces(plan.rank).iter().map(workspace));
+            ranks.push(RankAssignment { buffers: slices, ..RankAssignment::default() });
         }
-        for (rank, slices) in ranks.iter().enumerate() {
-            for (slice, lifetime) in slices.buffers.iter().zip(&mut lifetimes[rank]) {
+        for (rank, slices) in ranks.iter_mut().enumerate() {
+            for (slice, lifetime) in slices.buffers.iter_mut().zip(&mut lifetimes[rank]) {
                 lifetime.needs_own_memory |= slice.holds_packets;
+                // What the caller passes is copied there in each run.
+                let is_kept = slice.holds_packets || lifetime.needs_own_memory && !lifetime.is_callers;
+                if slice.segment == Segment::Symmetric
+                    && matches!(ports, PortMemory::Caller { .. })
+                    && !is_kept
+                {
+                    slice.segment = Segment::Shared;
+                }
             }
         }
-        // Ranks with the same symmetric buffers use the same offset for each of them.
-        let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-        for (rank, it) in ranks.iter().enumerate() {
-            let symmetric = it.buffers.iter().filter(|it| it.segment == Segment::Symmetric);
-            let sizes = symmetric.map(|it| it.bytes).collect();
-            alike.entry(sizes).or_default().push(rank);
-        }
-        let (mut symmetric, mut without_reuse) = (signal_bytes, signal_bytes);
-        for members in alike.values() {
-            let place = (Segment::Symmetric, signal_bytes);
-            let segment = assign_segment(&mut ranks, members, place, &lifetimes, &[])?;
-            (symmetric, without_reuse) =
-                (symmetric.max(segment.end), without_reuse.max(segment.end_without_reuse));
-        }
-        let [symmetric, without_reuse] =
-            [symmetric, without_reuse].map(|it| it.next_multiple_of(SEGMENT_GRANULARITY));
+        let symmetric = assign_mapped(&mut ranks, (Segment::Symmetric, signal_bytes), &lifetimes)?;
+        let shared = assign_mapped(&mut ranks, (Segment::Shared, 0), &lifetimes)?;
+        let without_reuse = symmetric.end_without_reuse.saturating_add(shared.end_without_reuse);
         for rank in 0..ranks.len() {
             let lent = lent_memory(&world[rank], &ranks[rank].buffers, &lifetimes[rank], ports);
             let segment = assign_segment(&mut ranks, &[rank], (Segment::Private, 0), &lifetimes, &lent)?;
-            (ranks[rank].private_bytes, ranks[rank].bytes_without_reuse) =
+            let it = &mut ranks[rank];
+            (it.private_bytes, it.bytes_without_reuse) =
                 (segment.end, without_reuse.saturating_add(segment.end_without_reuse));
+            let slices = it.buffers.split_off(world[rank].buffers.len());
+            let places = ports.workspaces(rank).iter().map(|it| it.inst);
+            it.workspaces = places.zip(slices).collect();
         }
-        Ok(Self { ranks, symmetric_bytes: symmetric, signal_bytes, signals, accessed_peers })
+        let (symmetric_bytes, shared_bytes) = (symmetric.end, shared.end);
+        Ok(Self { ranks, symmetric_bytes, shared_bytes, signal_bytes, signals, accessed_peers })
     }
 
     /// Returns true if some rank accesses memory or signals of another one.
@@ -274,7 +328,7 @@ impl BufferAssignment {
         for (slice, buffer) in rank.buffers.iter().zip(&plan.buffers) {
             let segment = match slice.segment {
                 Segment::Private => "private",
-                Segment::Symmetric => "symmetric",
+                Segment::Symmetric | Segment::Shared => "symmetric",
                 Segment::Caller | Segment::Lent => "caller",
                 Segment::Registers => "registers",
             };
@@ -309,6 +363,29 @@ fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     found
 }
 
+/// Assigns offsets from `start` on to the buffers of a segment that other ranks map. It has the same size on all ranks, and ranks with the same
+/// buffers use the same offset for each of them.
+fn assign_mapped(
+    ranks: &mut [RankAssignment],
+    (which, start): (Segment, usize),
+    lifetimes: &[Vec<Lifetime>],
+) -> Result<SegmentEnds, (usize, BufferNo)> {
+    let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+    for (rank, it) in ranks.iter().enumerate() {
+        let own = it.buffers.iter().filter(|it| it.segment == which);
+        alike.entry(own.map(|it| it.bytes).collect()).or_default().push(rank);
+    }
+    let mut ends = SegmentEnds { end: start, end_without_reuse: start };
+    for members in alike.values() {
+        let found = assign_segment(ranks, members, (which, start), lifetimes, &[])?;
+        ends.end = ends.end.max(found.end);
+        ends.end_without_reuse = ends.end_without_reuse.max(found.end_without_reuse);
+    }
+    ends.end = ends.end.next_multiple_of(SEGMENT_GRANULARITY);
+    ends.end_without_reuse = ends.end_without_reuse.next_multiple_of(SEGMENT_GRANULARITY);
+    Ok(ends)
+}
+
 /// Assigns offsets from `start` on to the buffers of one segment. `members` are ranks with the same number of buffers of the
 /// same sizes; all of them get the same offsets. Buffers may also use what the caller lends.
 fn assign_segment(
@@ -317,7 +394,7 @@ fn assign_segment(
     (which, start): (Segment, usize),
     lifetimes: &[Vec<Lifetime>],
     lent: &[LentMemory],
-) -> Result<SegmentOffsets, (usize, BufferNo)> {
+) -> Result<SegmentEnds, (usize, BufferNo)> {
     let numbers = |rank: &usize| -> Vec<usize> {
         let slices = ranks[*rank].buffers.iter().enumerate();
         slices.filter(|(_, it)| it.segment == which).map(|(number, _)| number).collect()
@@ -333,10 +410,10 @@ fn assign_segment(
     };
     let count = numbers.first().map_or(0, Vec::len);
     let live_buffers: Vec<LiveBuffer> = (0..count).map(live_buffer).collect();
-    let segment =
+    let SegmentOffsets { offsets, ends } =
         assign_offsets(&live_buffers, start, lent).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
     for (rank, numbers) in members.iter().zip(&numbers) {
-        for (number, offset) in numbers.iter().zip(&segment.offsets) {
+        for (number, offset) in numbers.iter().zip(&offsets) {
             let slice = &mut ranks[*rank].buffers[*number];
             (slice.segment, slice.offset) = match offset {
                 Offset::Segment(it) => (which, *it),
@@ -344,7 +421,7 @@ fn assign_segment(
             };
         }
     }
-    Ok(segment)
+    Ok(ends)
 }
 
 /// Marks the buffers of a rank that kernels keep in registers, and gives them distinct offsets.
@@ -383,7 +460,7 @@ fn lent_memory<'a>(
     lifetimes: &'a [Lifetime],
     ports: PortMemory,
 ) -> Vec<LentMemory<'a>> {
-    let PortMemory::Caller { rank, donated } = ports else { return Vec::new() };
+    let PortMemory::Caller { rank, donated, .. } = ports else { return Vec::new() };
     if rank != plan.rank {
         return Vec::new();
     }

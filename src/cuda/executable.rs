@@ -33,10 +33,11 @@ mod registers;
 mod routine;
 mod stream_assignment;
 
-pub(super) use caller_memory::CallerMemory;
+pub(super) use caller_memory::{BoundMemory, CallerBuffer, CallerMemory};
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
 pub use fusion::fused_instructions;
 use fusion::{FusionRole, FusionScope, fusion_roles};
+pub(super) use library_attention::workspaces;
 pub(super) use registers::{assign_memory, memory_report};
 
 const NO_EPILOGUE: &str = "`epilogue=true` has no effect: what follows the Wait on the same stream does not use the result, or \

@@ -1,7 +1,8 @@
 //! Runs plans in a process that uses the GPU for other work, such as PyTorch: in its context, its memory and the order of
 //! its streams. A job has one such process for each rank.
 //!
-//! The runs of one GPU follow each other, also those of different programs: they share streams and communicators.
+//! The runs of one GPU follow each other, also those of different programs: they share streams, communicators and the memory that other ranks
+//! access.
 
 use std::{
     rc::Rc,
@@ -15,6 +16,7 @@ use super::{
     engine::CallerProgram,
     library_state::LibraryState,
     progress::ProgressWords,
+    shared_memory::SharedMemory,
 };
 use hir_executor::{
     AttentionLibrary, CallerPorts, InProcessDevice, InProcessProgram, LoadOptions, RunProgress,
@@ -40,6 +42,7 @@ struct GpuState {
     device: Rc<Device>,
     libraries: LibraryState,
     programs: Vec<CallerProgram>,
+    shared: SharedMemory,
 }
 
 // SAFETY: a state is behind a mutex and keeps all clones of its `Rc`s; nothing in it refers to a thread. Handles of CUDA,
@@ -60,6 +63,7 @@ impl InProcessGpu {
             device,
             libraries: LibraryState { attention, ..LibraryState::default() },
             programs: Vec::new(),
+            shared: SharedMemory::default(),
         };
         Ok(Self { state: Mutex::new(state) })
     }
@@ -115,10 +119,16 @@ impl InProcessProgram for GpuProgram {
         }
         let stream = Stream::of_caller(stream);
         state.device.check_not_captured(stream)?;
-        let program = state
-            .programs
-            .get_mut(self.number)
-            .ok_or_else(|| ExecutorError::Internal(format!("no program {}", self.number)))?;
-        program.run(addresses, stream, peers)
+        let missing = || ExecutorError::Internal(format!("no program {}", self.number));
+        let program = state.programs.get(self.number).ok_or_else(missing)?;
+        if !program.is_warm() {
+            // All ranks have loaded the same programs.
+            let wanted = state.programs.iter().map(CallerProgram::shared_bytes).max().unwrap_or(0);
+            let is_captured = state.programs.iter().any(CallerProgram::has_graphs);
+            let main = program.main_stream();
+            state.shared.grow(&state.device, peers, main, (wanted, is_captured))?;
+        }
+        let program = state.programs.get_mut(self.number).ok_or_else(missing)?;
+        program.run(addresses, state.shared.addresses(), stream, peers)
     }
 }

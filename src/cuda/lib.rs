@@ -45,6 +45,7 @@ mod memory;
 mod peer_kernel;
 mod progress;
 mod session;
+mod shared_memory;
 mod signals;
 #[cfg(test)]
 mod tests;

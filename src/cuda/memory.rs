@@ -7,8 +7,8 @@ use grammar::dtype::{Class, DType};
 use super::{
     ExecutorError, ProcessGroup,
     buffer_assignment::{
-        ALIGNMENT, BufferAssignment, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment, Segment,
-        TEMPORARY_BASE,
+        ALIGNMENT, BufferAssignment, BufferSlice, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment,
+        SHARED_BASE, SHARED_DISTANCE, Segment, TEMPORARY_BASE,
     },
     device::{Device, Stream},
     discover,
@@ -163,23 +163,31 @@ impl DeviceMemory {
         self.has_nvlink
     }
 
-    /// Returns the address of a rank's buffer; for memory of the caller, the one that stands for it.
+    /// Returns the address of a rank's buffer; for memory of the caller and shared memory, the one that stands for it.
     pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, ExecutorError> {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
-        let base = match slice {
-            Some(it) => match it.segment {
-                Segment::Symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
-                _ if rank != self.rank => None,
-                Segment::Registers => Some(REGISTER_BASE),
-                Segment::Caller | Segment::Lent => Some(CALLER_BASE),
-                Segment::Private => Some(self.private),
-            },
-            None => None,
+        slice
+            .and_then(|it| self.slice_address(rank, it))
+            .ok_or_else(|| ExecutorError::Internal(format!("buffer {buffer} of rank {rank} is not mapped")))
+    }
+
+    /// Returns the address and the bytes of the workspace of an instruction; 0 bytes if it has none.
+    pub fn workspace(&self, inst: usize) -> (u64, usize) {
+        let all = &self.assignment.ranks[self.rank].workspaces;
+        let slice = all.iter().find(|(at, _)| *at == inst).map(|(_, slice)| slice);
+        slice.and_then(|it| Some((self.slice_address(self.rank, it)?, it.bytes))).unwrap_or_default()
+    }
+
+    fn slice_address(&self, rank: usize, slice: &BufferSlice) -> Option<u64> {
+        let base = match slice.segment {
+            Segment::Symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0)?,
+            Segment::Shared => shared_base(rank),
+            _ if rank != self.rank => return None,
+            Segment::Registers => REGISTER_BASE,
+            Segment::Caller | Segment::Lent => CALLER_BASE,
+            Segment::Private => self.private,
         };
-        match (slice, base) {
-            (Some(slice), Some(base)) => Ok(base + slice.offset as u64),
-            _ => Err(ExecutorError::Internal(format!("buffer {buffer} of rank {rank} is not mapped"))),
-        }
+        Some(base + slice.offset as u64)
     }
 
     /// Returns the address of a view's first element. The view has to lie inside its buffer.
@@ -222,6 +230,11 @@ impl DeviceMemory {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }
+}
+
+/// Returns the start of the addresses that stand for the shared memory of a rank.
+pub(super) fn shared_base(rank: usize) -> u64 {
+    SHARED_BASE + rank as u64 * SHARED_DISTANCE
 }
 
 /// Returns the error for a rank's buffer without a size.

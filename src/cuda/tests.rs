@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    buffer_assignment::{ALIGNMENT, BufferAssignment, PortMemory, Segment, SignalSlice},
+    buffer_assignment::{ALIGNMENT, BufferAssignment, PortMemory, Segment, SignalSlice, Workspace},
     executable::count_waiting_blocks,
 };
 use hir_plan::{
@@ -53,6 +53,23 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     assert_eq!(assignment.signal(&signal_id(0, 1, 0)), None);
     assert_eq!(assignment.ranks[1].buffers[1].offset, assignment.signal_bytes);
     assert_eq!(assignment.symmetric_bytes % (2 << 20), 0);
+    Ok(())
+}
+
+/// Programs of a caller use memory in turn, as far as nothing in it is kept: signals are, and so is what is read before it is written.
+#[test]
+fn what_peers_touch_is_shared_by_programs() -> Result<(), (usize, u32)> {
+    let view_on = |rank, buffer| Box::new(ViewOnRank { rank, view: View::contiguous(buffer, vec![8]) });
+    let get = |buffer| InstKind::Copy { from: view_on(1, buffer), to: view_on(0, buffer) };
+    let fill = InstKind::Fill { to: Box::new(View::contiguous(1, vec![8])), value: Number::Int(1) };
+    let wait = InstKind::WaitSignal { signal: signal_id(1, 0, 0) };
+    let signal = InstKind::Signal { signal: signal_id(1, 0, 0) };
+    let plans = vec![plan(0, &[8, 8], vec![wait, get(0), get(1)]), plan(1, &[8, 8], vec![fill, signal])];
+    let ports = PortMemory::Caller { rank: 0, donated: &[], workspaces: &[] };
+    let assignment = BufferAssignment::with_ports(&World::new(plans), ports, &[])?;
+    let segments: Vec<Segment> = assignment.ranks[1].buffers.iter().map(|it| it.segment).collect();
+    assert_eq!(segments, [Segment::Symmetric, Segment::Shared]);
+    assert_eq!((assignment.symmetric_bytes, assignment.shared_bytes), (2 << 20, 2 << 20));
     Ok(())
 }
 
@@ -162,13 +179,14 @@ fn callers_lend_inputs_and_outputs() -> Result<(), (usize, u32)> {
         (1..6).map(allocate).collect::<String>()
     );
     let world = plans_of_text(&text, 1).unwrap_or_default();
+    let assigned = |donated: &[String], workspaces: &[Workspace]| -> Result<_, (usize, u32)> {
+        let ports = PortMemory::Caller { rank: 0, donated, workspaces };
+        Ok(BufferAssignment::with_ports(&world, ports, &[])?.ranks.remove(0))
+    };
     let segments = |donated: &[String]| -> Result<_, (usize, u32)> {
-        let it = BufferAssignment::with_ports(&world, PortMemory::Caller { rank: 0, donated }, &[])?;
-        let of_rank = &it.ranks[0];
-        Ok((
-            of_rank.buffers.iter().map(|it| (it.segment, it.offset)).collect::<Vec<_>>(),
-            of_rank.private_bytes,
-        ))
+        let of_rank = assigned(donated, &[])?;
+        let places: Vec<_> = of_rank.buffers.iter().map(|it| (it.segment, it.offset)).collect();
+        Ok((places, of_rank.private_bytes))
     };
     let (input, output) = (0, 4 * ALIGNMENT - ALIGNMENT);
     let (caller, lent, own) = (Segment::Caller, Segment::Lent, (Segment::Private, 0));
@@ -177,6 +195,15 @@ fn callers_lend_inputs_and_outputs() -> Result<(), (usize, u32)> {
     let given =
         [(caller, input), (lent, output), (lent, input), (lent, output), (lent, input), (caller, output)];
     assert_eq!(segments(&["T0".to_owned()])?, (given.to_vec(), 0));
+    // The first instruction may use what the second one writes, and that one needs more.
+    let computes = |it: &Inst| !matches!(it.kind, InstKind::Alloc { .. });
+    let insts: Vec<usize> = (0..).zip(&world[0].code).filter(|(_, it)| computes(it)).map(|it| it.0).collect();
+    for (inst, private) in [(insts[0], 2 * ALIGNMENT), (insts[1], 4 * ALIGNMENT)] {
+        let of_rank = assigned(&[], &[Workspace { inst, bytes: 500 }])?;
+        assert_eq!((of_rank.buffers.len(), of_rank.private_bytes), (6, private));
+        let [(at, slice)] = of_rank.workspaces[..] else { unreachable!("one workspace") };
+        assert_eq!((at, slice.segment, slice.bytes), (inst, Segment::Private, 500));
+    }
     Ok(())
 }
 

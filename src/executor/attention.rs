@@ -9,6 +9,10 @@ pub trait AttentionLibrary: Send + Sync {
     /// Returns whether the library computes a task. The addresses need not be final, but have the alignment of the final ones.
     fn computes(&self, task: &AttentionTask) -> bool;
 
+    /// Returns the bytes of memory that the library needs for a task that it computes, besides the tensors. 0 if it does not know, or if it
+    /// cannot use the memory that a task gives it.
+    fn workspace(&self, task: &AttentionTask) -> usize;
+
     /// Issues a task on a stream, a handle of the vendor's library. The stream may be one that is captured, after a first call that was not.
     ///
     /// # Errors
@@ -28,6 +32,8 @@ pub struct AttentionTask {
     pub is_causal: bool,
     /// The factor of the scores.
     pub scale: f64,
+    /// Address and bytes of memory for intermediate values, which nothing else uses meanwhile; 0 bytes if there is none.
+    pub workspace: (u64, usize),
 }
 
 /// A tensor in the memory of the device.

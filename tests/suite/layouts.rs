@@ -66,7 +66,7 @@ fn program(seed: u64) -> Option<World> {
 /// Returns true if some buffers share bytes, or an error if the sharing changes a result.
 fn check_layouts(plans: &World, has_caller: bool) -> Result<bool, String> {
     let donated: Vec<String> = plans[0].inputs.iter().map(|it| it.name.clone()).collect();
-    let caller = PortMemory::Caller { rank: 0, donated: &donated };
+    let caller = PortMemory::Caller { rank: 0, donated: &donated, workspaces: &[] };
     let ports = if has_caller { caller } else { PortMemory::Segments };
     let layout =
         BufferAssignment::with_ports(plans, ports, &[]).map_err(|it| format!("{it:?} is too large"))?;
@@ -126,6 +126,7 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
         for (at, spot) in rank.buffers.iter().enumerate() {
             let (start, end) = match spot.segment {
                 Segment::Symmetric => (layout.signal_bytes, layout.symmetric_bytes),
+                Segment::Shared => (0, layout.shared_bytes),
                 Segment::Private => (0, rank.private_bytes),
                 Segment::Caller => (0, usize::MAX),
                 Segment::Lent => {

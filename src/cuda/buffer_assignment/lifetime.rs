@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::Workspace;
 use crate::epilogue::{collective_epilogues, parts_read_by_runs, product_epilogues};
 use hir_plan::{
     BufferNo, Plan, Transfer, World,
@@ -30,6 +31,11 @@ pub(super) struct Lifetime {
 }
 
 impl Lifetime {
+    /// Returns that of a buffer that needs its own memory.
+    fn of_own_memory() -> Self {
+        Self { needs_own_memory: true, ..Self::default() }
+    }
+
     /// Returns true if every access to this buffer ends before any access to `other` begins.
     pub fn ends_before(&self, other: &Self) -> bool {
         let known =
@@ -58,15 +64,18 @@ impl Lifetime {
     }
 }
 
-/// Computes the lifetimes of the buffers of all ranks, by rank and buffer. If the plans cannot be ordered,
-/// every buffer needs its own memory.
+/// Computes the lifetimes of the buffers of all ranks, by rank and buffer, and behind them those of the workspaces of the rank. If the plans
+/// cannot be ordered, every buffer needs its own memory.
 ///
 /// The operands of a matrix product that a `relu` or a sum follows live until that has ended. Its result thus shares no
 /// memory with them, and the epilogue of the product can compute it. For the same reason, what a collective reads lives
 /// until its epilogue has ended, and a buffer of which elementwise instructions read a part, such as the gates of an MLP, until these
 /// have ended.
-pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
-    let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
+pub(super) fn lifetimes<'a>(
+    world: &World,
+    workspaces: impl Fn(usize) -> &'a [Workspace],
+) -> Vec<Vec<Lifetime>> {
+    let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len() + workspaces(plan.rank).len()];
     let mut all: Vec<Vec<Lifetime>> = world.iter().map(blank).collect();
     for (plan, all) in world.iter().zip(&mut all) {
         for buffer in plan.caller_buffers() {
@@ -100,6 +109,11 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         }
         let read = parts[occurrence.rank].get(&occurrence.inst).into_iter().flatten();
         touched.extend(read.map(|it| (occurrence.rank, *it, false)));
+        let own = (plan.buffers.len() as BufferNo..).zip(workspaces(occurrence.rank));
+        touched.extend(
+            own.filter(|(_, it)| it.inst == occurrence.inst)
+                .map(|(number, _)| (occurrence.rank, number, true)),
+        );
         for (rank, buffer, written) in touched {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
             if let Some(it) = it.filter(|it| it.is_callers || !it.needs_own_memory) {
@@ -108,13 +122,15 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         }
         at += 1;
     });
-    if walked.is_err() { unordered_lifetimes(world) } else { all }
+    if walked.is_err() {
+        all.iter_mut().flatten().for_each(|it| *it = Lifetime::of_own_memory());
+    }
+    all
 }
 
 /// Returns lifetimes of buffers each of which needs its own memory, by rank and buffer.
 pub(super) fn unordered_lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
-    let own = || Lifetime { needs_own_memory: true, ..Lifetime::default() };
-    world.iter().map(|plan| plan.buffers.iter().map(|_| own()).collect()).collect()
+    world.iter().map(|plan| vec![Lifetime::of_own_memory(); plan.buffers.len()]).collect()
 }
 
 /// Returns, for each lifetime, whether its last accesses happen before the first accesses of other buffers.

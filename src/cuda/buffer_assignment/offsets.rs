@@ -56,6 +56,11 @@ pub(super) enum Offset {
 pub(super) struct SegmentOffsets {
     /// Indexed by buffer.
     pub offsets: Vec<Offset>,
+    pub ends: SegmentEnds,
+}
+
+/// The size of a segment, in bytes.
+pub(super) struct SegmentEnds {
     /// End of the last buffer.
     pub end: usize,
     /// End of the last buffer if no memory were reused.
@@ -195,7 +200,8 @@ pub(super) fn assign_offsets(
     let own = offsets.iter().zip(&sizes).filter(|(offset, _)| **offset < LENT);
     let end = own.map(|(offset, size)| offset + size).fold(end, usize::max);
     let offset = |it: usize| if it < LENT { Offset::Segment(it) } else { Offset::Lent(it - LENT) };
-    Ok(SegmentOffsets { offsets: offsets.into_iter().map(offset).collect(), end, end_without_reuse })
+    let offsets = offsets.into_iter().map(offset).collect();
+    Ok(SegmentOffsets { offsets, ends: SegmentEnds { end, end_without_reuse } })
 }
 
 /// Returns, for each buffer in `which`, whether another buffer can reuse its memory on all ranks. Other

@@ -160,14 +160,26 @@ impl Device {
     /// # Errors
     /// A call fails, or a rank does not answer.
     pub fn free_memory(&self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+        self.free_where(|_| true, peers)
+    }
+
+    /// As `free_memory`, for the memory and the mappings with some addresses.
+    ///
+    /// # Errors
+    /// As for `free_memory`.
+    pub fn free_where(
+        &self,
+        is_freed: impl Fn(u64) -> bool,
+        peers: &dyn ProcessGroup,
+    ) -> Result<(), ExecutorError> {
         let (driver, mut resources) = (self.driver, self.resources.borrow_mut());
-        for it in resources.mapped.drain(..) {
+        for it in resources.mapped.extract_if(.., |it| is_freed(it.address)) {
             // SAFETY: the address came from `cuIpcOpenMemHandle`, and nothing runs on the device.
             let status = unsafe { (driver.cuIpcCloseMemHandle)(it.address) };
             driver.check("cuIpcCloseMemHandle", status)?;
         }
         peers.barrier()?;
-        for it in resources.blocks.drain(..) {
+        for it in resources.blocks.extract_if(.., |it| is_freed(it.address)) {
             // SAFETY: the address came from `cuMemAlloc`, and no process maps it any more.
             driver.check("cuMemFree", unsafe { (driver.cuMemFree_v2)(it.address) })?;
         }

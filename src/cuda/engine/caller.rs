@@ -12,7 +12,7 @@ use crate::{
     ExecutorError, ProcessGroup,
     buffer_assignment::{PortMemory, Segment},
     device::{Device, Event, Stream},
-    executable::CallerMemory,
+    executable::{BoundMemory, CallerBuffer, CallerMemory, workspaces},
     graph::Graph,
     library_state::LibraryState,
 };
@@ -25,7 +25,7 @@ use hir_plan::{BufferNo, IoBinding, Plan, View, World};
 enum Use {
     /// Commands use it: the index in `CallerMemory::buffers`.
     Direct(usize),
-    /// It is copied to this address before the run, or from it after the run.
+    /// It is copied to this address before the run, or from it after the run. The address may stand for another one.
     Copied { address: u64, bytes: usize },
 }
 
@@ -68,7 +68,10 @@ impl CallerProgram {
         libraries: &mut LibraryState,
         LoadOptions { captures, donated }: LoadOptions,
     ) -> Result<Self, ExecutorError> {
-        let memory = PortMemory::Caller { rank: peers.rank(), donated };
+        let (rank, attention) = (peers.rank(), libraries.attention.clone());
+        let workspaces = world.get(rank).map(|it| workspaces(it, attention.as_deref())).transpose()?;
+        let workspaces = &workspaces.unwrap_or_default();
+        let memory = PortMemory::Caller { rank, donated, workspaces };
         let engine = Engine::with_ports(world, peers, device, libraries, false, memory)?;
         let assignment = &engine.memory.assignment;
         if assignment.shares_memory() && !engine.has_device_barrier() {
@@ -77,14 +80,12 @@ impl CallerProgram {
             ));
         }
         let plan = engine.plan();
-        let (own, temporary) = (&assignment.ranks[plan.rank], engine.memory.temporary_bytes());
-        let memory = CallerMemory::of(plan, own, temporary, &engine.executable.commands)?;
+        let temporary = engine.memory.temporary_bytes();
+        let memory = CallerMemory::of(plan, assignment, temporary, &engine.executable.commands)?;
         let (ports, uses) = ports(plan, &engine, &memory)?;
         let is_shared = |plan: &Plan, it: &IoBinding| {
             let view = it.shard.view.as_ref();
-            view.is_some_and(|it| {
-                assignment.ranks[plan.rank].buffers[it.buffer as usize].segment == Segment::Symmetric
-            })
+            view.is_some_and(|it| assignment.ranks[plan.rank].buffers[it.buffer as usize].segment.is_mapped())
         };
         let has_shared_inputs = world.iter().any(|plan| plan.inputs.iter().any(|it| is_shared(plan, it)));
         let capture_obstacle = engine.capture_obstacle().filter(|_| captures);
@@ -127,19 +128,41 @@ impl CallerProgram {
         notes
     }
 
+    /// Returns the bytes of shared memory that it needs.
+    pub fn shared_bytes(&self) -> usize {
+        self.engine.memory.assignment.shared_bytes
+    }
+
+    /// Returns the main stream of its runs.
+    pub fn main_stream(&self) -> Stream {
+        self.engine.main_stream
+    }
+
+    /// Returns whether it has run.
+    pub fn is_warm(&self) -> bool {
+        self.is_warm
+    }
+
+    /// Returns whether it has captured a run.
+    pub fn has_graphs(&self) -> bool {
+        !self.graphs.is_empty()
+    }
+
     /// Returns the progress, for use by another thread.
     pub fn progress(&self) -> Arc<ProgressWords> {
         Arc::clone(&self.engine.progress)
     }
 
     /// Issues a run behind the work on the caller's stream; later work on the stream waits for it. All ranks have to issue
-    /// the same runs in the same order. The first run waits for the work on the stream and for the other ranks.
+    /// the same runs in the same order. The first run waits for the work on the stream and for the other ranks. `shared` has the addresses of
+    /// the shared segments of all ranks.
     ///
     /// # Errors
     /// An address is missing or not aligned, or a call fails.
     pub fn run(
         &mut self,
         addresses: &[u64],
+        shared: &[u64],
         stream: Stream,
         peers: &dyn ProcessGroup,
     ) -> Result<(), ExecutorError> {
@@ -150,7 +173,11 @@ impl CallerProgram {
                 self.uses.len()
             )));
         }
-        let mut direct = vec![0; self.memory.buffers.len()];
+        let of_shared = |it: &CallerBuffer| match it.what {
+            BoundMemory::Shared(rank) => shared.get(rank).copied().unwrap_or(0),
+            BoundMemory::Port(_) | BoundMemory::Temporary => 0,
+        };
+        let mut direct: Vec<u64> = self.memory.buffers.iter().map(of_shared).collect();
         for (it, address) in self.uses.iter().zip(addresses) {
             if let Use::Direct(buffer) = it {
                 direct[*buffer] = *address;
@@ -173,7 +200,7 @@ impl CallerProgram {
         if engine.memory.assignment.shares_memory() {
             engine.device_barrier()?;
         }
-        self.copy(addresses, true)?;
+        self.copy(addresses, &direct, true)?;
         if self.has_shared_inputs {
             self.engine.device_barrier()?;
         }
@@ -181,7 +208,7 @@ impl CallerProgram {
             Some(at) => self.engine.replay(&self.graphs[at].1)?,
             None => _ = self.engine.issue(IssueMode::Plain)?,
         }
-        self.copy(addresses, false)?;
+        self.copy(addresses, &direct, false)?;
         self.engine.count_run()?;
         self.engine.device.record(self.exit, main)?;
         self.engine.device.wait_event(stream, self.exit)
@@ -199,7 +226,10 @@ impl CallerProgram {
         device.with_memory(rank, largest, |address| {
             let of_caller = self.memory.buffers.iter().zip(addresses);
             let others = of_caller
-                .map(|(it, own)| if it.buffer.is_some() { address } else { *own })
+                .map(|(it, own)| match it.what {
+                    BoundMemory::Port(_) => address,
+                    BoundMemory::Temporary | BoundMemory::Shared(_) => *own,
+                })
                 .collect::<Vec<_>>();
             engine.executable.bind(&mut self.memory, &others)?;
             engine.warm_up(peers)?;
@@ -227,14 +257,15 @@ impl CallerProgram {
         Ok(Some(self.graphs.len() - 1))
     }
 
-    /// Copies the inputs that are not used in place, or such outputs.
-    fn copy(&self, addresses: &[u64], inputs: bool) -> Result<(), ExecutorError> {
+    /// Copies the inputs that are not used in place, or such outputs; `direct` has the addresses that are bound.
+    fn copy(&self, addresses: &[u64], direct: &[u64], inputs: bool) -> Result<(), ExecutorError> {
         let device = &self.engine.device;
         for ((port, it), callers) in self.ports.buffers.iter().zip(&self.uses).zip(addresses) {
             let Use::Copied { address, bytes } = *it else { continue };
             if port.is_input != inputs || bytes == 0 {
                 continue;
             }
+            let address = self.memory.resolve(address, direct);
             let (to, from) = if inputs { (address, *callers) } else { (*callers, address) };
             device.copy(to, from, bytes, self.engine.main_stream)?;
         }
@@ -260,7 +291,7 @@ fn ports(
             list.push(None);
             continue;
         };
-        let direct = memory.buffers.iter().position(|it| it.buffer == Some(view.buffer));
+        let direct = memory.buffers.iter().position(|it| it.what == BoundMemory::Port(view.buffer));
         // A copied input is not where an output in the same buffer is.
         let is_known = |at: &usize| {
             numbers[*at] == view.buffer && (direct.is_some() || found.buffers[*at].is_input == is_input)
@@ -285,7 +316,7 @@ fn ports(
         };
         list.push(Some(caller_port(port, view, at)));
     }
-    if let Some(number) = memory.buffers.iter().position(|it| it.buffer.is_none()) {
+    if let Some(number) = memory.buffers.iter().position(|it| it.what == BoundMemory::Temporary) {
         let (name, len) = ("temporary memory".to_owned(), engine.memory.temporary_bytes());
         found.buffers.push(PortBuffer { name, dtype: DType::UInt8, len, is_input: false, is_copied: false });
         uses.push(Use::Direct(number));

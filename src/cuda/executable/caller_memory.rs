@@ -1,6 +1,6 @@
-//! The places where commands have addresses of the caller's memory, which change from run to run.
+//! The places where commands have addresses of the caller's memory and of shared memory, which change from run to run.
 //!
-//! A plan is lowered with addresses that stand for this memory (`buffer_assignment::CALLER_BASE`). Afterwards, each of these
+//! A plan is lowered with addresses that stand for this memory (`buffer_assignment::{CALLER_BASE, SHARED_BASE}`). Afterwards, each of these
 //! values among the parameters of commands is such an address: no size and no distance is as large, and a plan with such an
 //! integer constant is refused.
 
@@ -9,14 +9,25 @@ use std::ops::Range;
 use super::{Executable, ScheduledCommand};
 use crate::{
     ExecutorError,
-    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment, Segment, TEMPORARY_BASE},
+    buffer_assignment::{ALIGNMENT, BufferAssignment, CALLER_BASE, Segment, TEMPORARY_BASE},
+    memory::shared_base,
 };
 use hir_plan::{Arg, BufferNo, Inst, InstKind, Number, Plan};
 
-/// A buffer in the caller's memory.
+/// What has an address that is bound for each run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BoundMemory {
+    /// An input or an output.
+    Port(BufferNo),
+    /// What the run needs besides.
+    Temporary,
+    /// The shared segment of a rank.
+    Shared(usize),
+}
+
+/// Memory whose address is bound for each run.
 pub(crate) struct CallerBuffer {
-    /// `None` for temporary memory.
-    pub buffer: Option<BufferNo>,
+    pub what: BoundMemory,
     /// The addresses that stand for it.
     stand_in: Range<u64>,
     /// Its address in the last run that was issued.
@@ -34,34 +45,40 @@ struct AddressPlace {
     offset: u64,
 }
 
-/// The buffers of a plan that are memory of the caller.
+/// The memory of a plan whose addresses are bound for each run.
 pub(crate) struct CallerMemory {
     pub buffers: Vec<CallerBuffer>,
     places: Vec<AddressPlace>,
 }
 
 impl CallerMemory {
-    /// Finds the addresses of the caller's memory in the commands of a plan, which need so many bytes of temporary memory. It comes last.
+    /// Finds these addresses in the commands of a plan, which need so many bytes of temporary memory.
     ///
     /// # Errors
     /// The plan has an integer constant that could be taken for an address.
     pub fn of(
         plan: &Plan,
-        assignment: &RankAssignment,
+        assignment: &BufferAssignment,
         temporary_bytes: usize,
         commands: &[ScheduledCommand],
     ) -> Result<Self, ExecutorError> {
-        let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.segment == Segment::Caller);
-        let stand_in = |buffer, start: u64, bytes: usize| CallerBuffer {
-            buffer,
+        let slices =
+            (0..).zip(&assignment.ranks[plan.rank].buffers).filter(|(_, it)| it.segment == Segment::Caller);
+        let stand_in = |what, start: u64, bytes: usize| CallerBuffer {
+            what,
             stand_in: start..start + bytes as u64,
             bound: start,
         };
         let mut buffers: Vec<CallerBuffer> = slices
-            .map(|(buffer, it)| stand_in(Some(buffer), CALLER_BASE + it.offset as u64, it.bytes))
+            .map(|(buffer, it)| stand_in(BoundMemory::Port(buffer), CALLER_BASE + it.offset as u64, it.bytes))
             .collect();
         if temporary_bytes > 0 {
-            buffers.push(stand_in(None, TEMPORARY_BASE, temporary_bytes));
+            buffers.push(stand_in(BoundMemory::Temporary, TEMPORARY_BASE, temporary_bytes));
+        }
+        if assignment.shared_bytes > 0 {
+            let of_rank =
+                |rank| stand_in(BoundMemory::Shared(rank), shared_base(rank), assignment.shared_bytes);
+            buffers.extend((0..plan.world).map(of_rank));
         }
         let find = |address: u64| buffers.iter().position(|it| it.stand_in.contains(&address));
         let is_ambiguous = |it: &Number| matches!(it, Number::Int(it) if find(*it as u64).is_some());
@@ -80,10 +97,16 @@ impl CallerMemory {
         }
         Ok(Self { buffers, places })
     }
+
+    /// Returns the address for which a value stands, if `addresses` are bound.
+    pub fn resolve(&self, value: u64, addresses: &[u64]) -> u64 {
+        let bound = self.buffers.iter().zip(addresses).find(|(it, _)| it.stand_in.contains(&value));
+        bound.map_or(value, |(it, address)| address + (value - it.stand_in.start))
+    }
 }
 
 impl Executable {
-    /// Makes the commands use these addresses, one for each buffer of the caller's memory.
+    /// Makes the commands use these addresses, one for each of `CallerMemory::buffers`.
     ///
     /// # Errors
     /// An address is missing or not aligned, or a call fails.

@@ -71,7 +71,9 @@ impl Command {
             Self::Copy2d(rows) => vec![rows.to, rows.from],
             Self::Launch { params, .. } => params.to_vec(),
             Self::Matmul(it) => it.addresses().collect(),
-            Self::Attention(_, it) => it.tensors.iter().map(|it| it.address).collect(),
+            Self::Attention(_, it) => {
+                it.tensors.iter().map(|it| it.address).chain([it.workspace.0]).collect()
+            }
             Self::NcclGroup(it) => it.clone().addresses_mut().map(|it| *it).collect(),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
@@ -90,7 +92,10 @@ impl Command {
             Self::Copy2d(rows) => [&mut rows.to, &mut rows.from].into_iter().nth(position),
             Self::Launch { params, .. } => params.get_mut(position),
             Self::Matmul(it) => return it.set_address(position, address),
-            Self::Attention(_, it) => it.tensors.get_mut(position).map(|it| &mut it.address),
+            Self::Attention(_, it) => {
+                let tensors = it.tensors.iter_mut().map(|it| &mut it.address);
+                tensors.chain([&mut it.workspace.0]).nth(position)
+            }
             Self::NcclGroup(it) => it.addresses_mut().nth(position),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)

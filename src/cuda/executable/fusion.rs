@@ -257,8 +257,9 @@ pub(super) fn relative_address(assignment: &BufferAssignment, rank: usize, buffe
         Segment::Symmetric => 1,
         Segment::Caller | Segment::Lent => 2,
         Segment::Registers => 3,
+        Segment::Shared => 4,
     };
-    (((4 * rank + segment + 1) << 44) + slice.offset) as u64
+    (((5 * rank + segment + 1) << 44) + slice.offset) as u64
 }
 
 /// Returns the fusion role of each instruction of a plan with relative addresses.

@@ -3,9 +3,9 @@
 use grammar::dtype::DType;
 
 use super::{Command, ExecutableBuilder, LogicalStream, attention::has_separate_results};
-use crate::ExecutorError;
-use hir_executor::{AttentionTask, DeviceTensor};
-use hir_plan::{Attention, AttentionGradient, Computation, View};
+use crate::{ExecutorError, buffer_assignment::Workspace};
+use hir_executor::{AttentionLibrary, AttentionTask, DeviceTensor};
+use hir_plan::{Attention, AttentionGradient, Computation, InstKind, Plan, View};
 
 /// Bytes to which the kernels of libraries want their operands to be aligned.
 const ALIGNMENT: u64 = 16;
@@ -25,10 +25,37 @@ impl ExecutableBuilder<'_> {
         if !has_separate_results(computation, |view| self.local_view(view))? || !library.computes(&task) {
             return Ok(false);
         }
+        let workspace = self.memory.workspace(at as usize);
         self.first_calls.push(self.commands.len());
-        self.push(at, stream, Command::Attention(library, Box::new(task)));
+        self.push(at, stream, Command::Attention(library, Box::new(AttentionTask { workspace, ..task })));
         Ok(true)
     }
+}
+
+/// Returns the memory that a library needs for the attentions of a plan, besides their tensors.
+pub(crate) fn workspaces(
+    plan: &Plan,
+    library: Option<&dyn AttentionLibrary>,
+) -> Result<Vec<Workspace>, ExecutorError> {
+    let mut found = Vec::new();
+    let Some(library) = library else { return Ok(found) };
+    // The addresses are not known yet, but buffers are aligned.
+    let locate = |view: &View| {
+        let dtype = plan.dtype_of(view);
+        Ok(((view.offset * dtype.size()) as u64, dtype))
+    };
+    for (inst, it) in plan.code.iter().enumerate() {
+        let task = match &it.kind {
+            InstKind::Attention(it) => task(it, None, locate)?,
+            InstKind::AttentionGradient(it) => task(&it.attention, Some(it), locate)?,
+            _ => None,
+        };
+        let bytes = task.filter(|it| library.computes(it)).map_or(0, |it| library.workspace(&it));
+        if bytes > 0 {
+            found.push(Workspace { inst, bytes });
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the task; `None` if it is none that libraries know. `locate` returns the address and the element type of a view.
@@ -68,7 +95,7 @@ fn task(
         tensors.push(DeviceTensor { address, dtype, shape, strides });
     }
     let is_gradient = gradient.is_some();
-    Ok(Some(AttentionTask { tensors, is_gradient, is_causal: *is_causal, scale: *scale }))
+    Ok(Some(AttentionTask { tensors, is_gradient, is_causal: *is_causal, scale: *scale, workspace: (0, 0) }))
 }
 
 /// Returns the first element of a dimension, without the dimension.

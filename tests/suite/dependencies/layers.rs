@@ -473,6 +473,7 @@ const CUDA: &[Layer] = &[
     ("engine", BEFORE),
     ("session", BEFORE),
     ("device_assignment", BEFORE),
+    ("shared_memory", BEFORE),
     ("in_process", BEFORE),
     ("backend", BEFORE),
     ("lib", ALL),

@@ -1,0 +1,66 @@
+//! The shared segments of all ranks: memory that peers map, and that the programs of a process use in turn.
+//!
+//! A run begins behind a barrier of all ranks, on streams that all programs share. So no rank accesses what an earlier program has there, and
+//! one segment is enough for all programs: the largest one decides its size.
+
+use super::{
+    ExecutorError, ProcessGroup,
+    device::{Device, Stream},
+    exchange::gather,
+};
+
+/// The shared segments.
+#[derive(Default)]
+pub(super) struct SharedMemory {
+    bytes: usize,
+    /// By rank: the address of its segment in this process; 0 if it is not mapped.
+    addresses: Vec<u64>,
+}
+
+impl SharedMemory {
+    /// Returns the address of each rank's segment in this process; 0 if it is not mapped.
+    pub fn addresses(&self) -> &[u64] {
+        &self.addresses
+    }
+
+    /// Makes all segments at least `bytes` long; `stream` is the main stream of all programs. The content is lost, and the addresses change.
+    /// `keeps_old` says that a captured graph has the old ones: libraries may release what they have registered of a graph later than the
+    /// graph, so this memory stays. All ranks have to call this with the same arguments.
+    ///
+    /// # Errors
+    /// There is too little memory, a rank cannot map the memory of another one, or a call fails.
+    pub fn grow(
+        &mut self,
+        device: &Device,
+        peers: &dyn ProcessGroup,
+        stream: Stream,
+        (bytes, keeps_old): (usize, bool),
+    ) -> Result<(), ExecutorError> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        device.synchronize(stream)?;
+        if self.bytes > 0 && !keeps_old {
+            // Behind the barrier, no other rank accesses this rank's memory.
+            peers.barrier()?;
+            device.free_where(|it| self.addresses.contains(&it), peers)?;
+        }
+        let own = device.allocate(peers.rank(), bytes)?;
+        let handle = device.export_ipc(own)?;
+        self.addresses = vec![own; peers.world()];
+        for (rank, (address, handle)) in gather(peers, &(own, handle.to_vec()))?.into_iter().enumerate() {
+            let handle: [u8; 64] = handle
+                .try_into()
+                .map_err(|_| ExecutorError::Internal(format!("rank {rank} sent no memory handle")))?;
+            if rank != peers.rank() {
+                self.addresses[rank] = device.import_ipc(rank, address, handle)?;
+                // A peer's pages are mapped at the first access. Touch them here, so that no run waits for it.
+                device.copy(own, self.addresses[rank], size_of::<u32>(), stream)?;
+            }
+        }
+        self.bytes = bytes;
+        device.synchronize(stream)?;
+        // No rank writes to memory that another one still touches.
+        peers.barrier()
+    }
+}
