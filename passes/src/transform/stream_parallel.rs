@@ -32,7 +32,8 @@
 //! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
 //! and allocates tensors that only one iteration needs in the iteration. With `allocate=before`, it allocates them
 //! before the loop, for all iterations. That takes more memory, but the storage of an iteration is not used again,
-//! so that no later iteration has to wait until its communications have ended.
+//! so that no later iteration has to wait until its communications have ended. What is a view of a result, such as a transposed
+//! gradient, stays one: `views` has the rules.
 
 mod all_to_all;
 mod body;
@@ -42,6 +43,7 @@ mod loop_comms;
 mod options;
 mod plan;
 mod slicing;
+mod views;
 
 use grammar::{
     diagnostic::Diagnostic,

@@ -6,9 +6,8 @@ use grammar::{
     ir::{
         AxisId, ExprId, For, InfixOp, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId,
     },
-    ops::{Op, OpClass, TypeRule},
+    ops::{Op, TypeRule},
     permutation,
-    rules::Aliasing,
     span::Span,
 };
 use hir_ir::build::{self, infix};
@@ -20,6 +19,7 @@ use super::{
     loop_comms,
     options::{OwnSlice, Style},
     slicing::{OperandSlice, SliceKind},
+    views::{LoopViews, WholeView},
 };
 use crate::{
     analysis::sharding::{DimPiece, Sharding},
@@ -52,8 +52,8 @@ pub(super) struct LoopWriter<'l, 'p> {
     slices: FxHashMap<(TensorId, usize), TensorId>,
     /// Aliases with a stream axis of tensors without one, by tensor and dimension.
     chunked: FxHashMap<(TensorId, usize), TensorId>,
-    /// The results that are views of operands, by the position of the last statement that reads their elements.
-    views: FxHashMap<usize, Vec<TensorId>>,
+    /// The results that are views of operands.
+    views: LoopViews,
 }
 
 impl<'l, 'p> LoopWriter<'l, 'p> {
@@ -74,7 +74,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             waits: Vec::new(),
             slices: FxHashMap::default(),
             chunked: FxHashMap::default(),
-            views: FxHashMap::default(),
+            views: LoopViews::default(),
         }
     }
 
@@ -89,7 +89,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         self.step = self.step();
         self.chunk = self.chunk();
         let group = self.group;
-        self.views = self.views_by_last_reader();
+        self.views = LoopViews::of(&self);
         for (at, member) in group.members.iter().enumerate() {
             self.span = self.pass.program.stmt_span(member.stmt);
             match member.slicing.kind {
@@ -99,8 +99,9 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                 SliceKind::AllToAll(dim, _) => all_to_all::emit(&mut self, member, dim),
             }
             // The next iteration makes views of other elements.
-            for view in self.views.get(&at).cloned().unwrap_or_default() {
-                self.emit(build::deallocate(view));
+            for view in self.views.last_read_by(at) {
+                let name = self.slices.get(&view).copied().unwrap_or(view.0);
+                self.emit(build::deallocate(name));
             }
         }
         let Self { pass, before, mut body, mut tail, after, span, .. } = self;
@@ -155,6 +156,13 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     fn operator(&mut self, member: &LoopStmt) {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
+        let whole = self.views.whole(slicing.out);
+        if whole.is_some() {
+            self.emit_after(it.clone());
+        }
+        if whole == Some(WholeView::BehindLoop) {
+            return;
+        }
         if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
             remove_dimension(self.pass.program, &mut it, dim, &slicing.operands);
         }
@@ -184,9 +192,15 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
+        if self.views.whole(out).is_some() {
+            let view = self.name_like(out, None);
+            allocate_per_stream(self.pass.program, view);
+            self.slices.insert((out, dim), view);
+            return view;
+        }
         if self.is_of_one_iteration(member) {
             allocate_per_stream(self.pass.program, out);
-            if !self.views.values().flatten().any(|it| *it == out) {
+            if !self.views.contains(out) {
                 let allocate = build::allocate(self.pass.program, out);
                 self.emit(allocate);
             }
@@ -197,47 +211,13 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     }
 
     /// Returns whether the result of a statement is a tensor of one iteration, not a slice of a tensor of all iterations.
-    fn is_of_one_iteration(&self, member: &LoopStmt) -> bool {
+    pub(super) fn is_of_one_iteration(&self, member: &LoopStmt) -> bool {
         let out = member.slicing.out;
         // The allocation of a tensor that is split by stream holds the slice of one iteration.
         self.group.style == Style::Shard
             && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out))
             && !self.escapes(out)
             && !self.pass.facts.bindings.already_bound.contains(&member.stmt)
-    }
-
-    /// Returns whether a statement computes no new elements, but a view of its operand.
-    fn is_view(&self, member: &LoopStmt) -> bool {
-        matches!(&self.pass.program.stmts[member.stmt], Stmt::Op(it)
-            if it.op.def().class == OpClass::Compute && matches!(it.rule().aliasing(), Aliasing::View(_)))
-    }
-
-    /// Returns the results that need no storage, because they are views of an operand that local statements of the same iteration
-    /// read: those that each statement is the last one to read, the latest first.
-    fn views_by_last_reader(&self) -> FxHashMap<usize, Vec<TensorId>> {
-        let members = &self.group.members;
-        // By tensor: the last statement that reads it or a view of it, if all of these are local.
-        let mut last: FxHashMap<TensorId, Option<usize>> = FxHashMap::default();
-        let mut views: FxHashMap<usize, Vec<TensorId>> = FxHashMap::default();
-        for (at, member) in members.iter().enumerate().rev() {
-            let slicing = &member.slicing;
-            let reader = last.get(&slicing.out).copied().unwrap_or(Some(at));
-            let is_local = slicing.kind == SliceKind::Local;
-            let mut read_at = is_local.then_some(at);
-            if let Some(reader) = reader
-                && is_local
-                && self.is_view(member)
-                && self.is_of_one_iteration(member)
-            {
-                views.entry(reader).or_default().push(slicing.out);
-                read_at = Some(reader);
-            }
-            for operand in &slicing.operands {
-                let known = last.entry(operand.tensor).or_insert(read_at);
-                *known = known.zip(read_at).map(|(a, b)| a.max(b));
-            }
-        }
-        views
     }
 
     /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
@@ -255,8 +235,11 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
 
     /// Returns whether a statement outside of the loop uses the tensor, or a peer exchanges its handle once
     /// for all iterations.
-    fn escapes(&self, tensor: TensorId) -> bool {
+    pub(super) fn escapes(&self, tensor: TensorId) -> bool {
         let settings = self.pass.settings;
+        if self.views.is_viewed(tensor) {
+            return true;
+        }
         let is_shared = |member: &LoopStmt| member.slicing.ring_buffer(settings) == Some(tensor);
         if settings.cuda && self.group.members.iter().any(is_shared) {
             return true;
