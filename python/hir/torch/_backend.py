@@ -20,6 +20,7 @@ from ._graph import TRANSFERS, Graph, Ref, TorchFaultError, TorchImportError
 from ._pairing import WAIT, Caller, Pairing, Together, among, job, leave, members_of
 from ._program import TorchProgram
 from ._reasons import Options, imported, passes_of, why_not, why_not_alone
+from ._shared_heads import share_heads
 from ._sizes import BySizes, has_symbolic_sizes
 
 #: A graph whose simulation takes more time of the CPU than this is left to PyTorch from then on, in seconds.
@@ -38,6 +39,8 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     if chosen.run not in ("auto", "hir", "torch"):
         raise ValueError(f"the option `run` is `auto`, `hir` or `torch`, not `{chosen.run}`")
 
+    if chosen.run != "torch":
+        share_heads(module)
     piece = piece_of(module)
     job()  # Other ranks may wait for this one from now on.
 
