@@ -4,6 +4,7 @@ PyTorch works on the CPU. The emulated GPU takes all memory of the process for i
 """
 
 import ctypes
+import gc
 import logging
 import os
 import sys
@@ -239,6 +240,13 @@ if rank == 0:
         x = torch.randn(8, 32)
         torch.testing.assert_close(metric(moved(x)), (x * 2).relu())
     assert _gpu._opened[True][3].world == 1
+    del metric
+# Behind the last program, its memory is free.
+assert rank in _gpu._temporary
+del compiled
+torch._dynamo.reset()
+gc.collect()
+assert rank not in _gpu._temporary, _gpu._in_use
 # A fault of one rank is the error of all.
 exchange = _gpu._opened[False][3]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import weakref
+from collections import Counter
 from itertools import count
 from math import prod
 from time import monotonic, sleep
@@ -117,6 +119,16 @@ def gpu_of(ordinal: int, timeout: float, alone: bool = False) -> tuple[_hir.Gpu,
 #: What runs need besides inputs and outputs, by ordinal of the GPU, and the stream on which it was allocated.
 _temporary: dict[int, tuple[Any, int]] = {}
 
+#: The programs of each GPU that are in use, by ordinal.
+_in_use: Counter[int] = Counter()
+
+
+def _end_program(ordinal: int) -> None:
+    """Gives the memory of a GPU back to PyTorch's allocator behind its last program."""
+    _in_use[ordinal] -= 1
+    if not _in_use[ordinal]:
+        _temporary.pop(ordinal, None)
+
 
 def runs_with_others() -> bool:
     """Whether programs of this rank communicate on its GPU."""
@@ -171,6 +183,8 @@ class GpuProgram:
         for note in self._native.notes():
             LOG.info("%s: %s", self._name, note)
         WATCH.add(f"the program `{self._name}`", self._native.progress, timeout)
+        _in_use[device.index] += 1
+        weakref.finalize(self, _end_program, device.index)
 
     def saved(self) -> dict[int, tuple[tuple[int, ...], bool]]:
         """The outputs that are saved for the backward graph, by number: the strides in memory, and whether no other tensor has this memory."""
