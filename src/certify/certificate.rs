@@ -67,7 +67,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let wanted = execute((original, true), &before, &algebra, &values).map_err(fault(true))?;
         let found = execute((lowered, false), &after, &algebra, &values).map_err(fault(false))?;
         let tensors = port_tensors(original).zip(port_tensors(lowered)).enumerate();
-        let counts = tensors.map(|it| compare([original, lowered], [&wanted, &found], it));
+        let counts = tensors.map(|it| compare([original, lowered], [&wanted, &found], it, &algebra));
         let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
@@ -86,6 +86,7 @@ fn compare(
     [original, lowered]: [&Program; 2],
     [wanted, found]: [&[Vec<Output<'_>>]; 2],
     (number, (declared, tensor)): (usize, (TensorId, TensorId)),
+    algebra: &Algebra,
 ) -> Diagnosed<usize> {
     let is_input = number < Program::tensors_of(&original.inputs).count();
     let name = format!("the {} `{}`", if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
@@ -111,10 +112,23 @@ fn compare(
             return Err(differs(DIFFERENT.0, message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.iter().zip(&own));
-        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found.value != wanted.value).collect();
+        let is_same = |a: &Element, b: &Element| a.value == b.value && a.faults == b.faults;
+        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| !is_same(found, wanted)).collect();
         if let Some((index, _)) = faulty.first() {
             let is_unknown = |(found, wanted): &(&Element, &Element)| found.is_opaque() || wanted.is_opaque();
-            let (code, rest) = if faulty.iter().all(|it| is_unknown(&it.1)) { UNKNOWN } else { DIFFERENT };
+            let fault = |(a, b): &(&Element, &Element)| {
+                let is_equal = a.value == b.value;
+                algebra.sets.borrow().difference(a.faults, b.faults).filter(|_| is_equal)
+            };
+            let different = faulty.iter().find(|it| !is_unknown(&it.1) && it.1.0.value != it.1.1.value);
+            let fault = faulty.iter().find_map(|it| fault(&it.1));
+            let (code, rest) = match (different, fault) {
+                (Some(_), _) => (DIFFERENT.0, DIFFERENT.1.to_owned()),
+                (None, Some(fault)) => {
+                    (UNKNOWN.0, format!("are those of the original only where each `{fault}` is finite"))
+                }
+                (None, None) => (UNKNOWN.0, UNKNOWN.1.to_owned()),
+            };
             let why = format!("on rank {rank}, {} of {} elements of {name} {rest}", faulty.len(), own.len());
             return Err(differs(code, why, format!("the first one is element {index:?}")).into());
         }

@@ -196,7 +196,7 @@ fn run(options: &Options, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result
     let (bound, seconds) = (claim.error_exponent.ceil(), start.elapsed().as_secs_f64());
     let accesses = claim.accesses;
     Ok(format!(
-        "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n"
+        "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# for finite inputs, as far as no sum or product of finite numbers overflows\n# no deadlock, and no race between its {accesses} memory accesses\n"
     ))
 }
 

@@ -18,10 +18,16 @@ pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
     pub(crate) value: u64,
     size: u64,
+    /// What may make it infinite or NaN.
+    pub(crate) faults: Faults,
 }
 
 impl Element {
-    pub(crate) const ONE: Self = Self { value: 1, size: 0 };
+    pub(crate) const ONE: Self = Self::number(1, 0);
+
+    const fn number(value: u64, size: u64) -> Self {
+        Self { value, size, faults: Faults::NONE }
+    }
 
     pub(crate) fn is_opaque(&self) -> bool {
         self.value & OPAQUE != 0
@@ -112,6 +118,7 @@ pub(crate) struct Algebra {
     made_of: RefCell<Parts>,
     /// What depends on no input, by the element: the number, or NaN if it is not known.
     numbers: RefCell<FxHashMap<u64, f64>>,
+    pub(crate) sets: RefCell<FaultSets>,
 }
 
 impl Algebra {
@@ -125,7 +132,44 @@ impl Algebra {
     /// Returns the element of a number.
     fn element(&self, number: u128, size: u64) -> Element {
         self.size.set(self.size.get().max(size));
-        Element { value: (number % u128::from(self.prime)) as u64, size }
+        Element::number((number % u128::from(self.prime)) as u64, size)
+    }
+
+    // ---- faults
+
+    /// Returns an element that depends on the faults of others, too.
+    fn with_faults(&self, it: Element, others: &[Element]) -> Element {
+        if others.iter().all(|other| other.faults == it.faults) {
+            return it;
+        }
+        let all = others.iter().chain([&it]).map(|it| it.faults);
+        Element { faults: self.sets.borrow_mut().union(all), ..it }
+    }
+
+    /// Returns a value that a partial operator may make infinite or NaN.
+    pub(crate) fn partial(&self, it: Element, name: &'static str) -> Element {
+        let fault = self.sets.borrow_mut().one(it.value, name);
+        self.with_faults(it, &[Element { faults: fault, ..Element::default() }])
+    }
+
+    /// Returns an element of half-precision numbers, whose sums and products may be infinite, or another one.
+    pub(crate) fn in_range(&self, it: Element, of: DType) -> Element {
+        let half = Element { value: hash(self.key, "half"), ..Element::default() };
+        if of == DType::Half {
+            self.with_faults(it, &[self.partial(half, "half-precision number")])
+        } else {
+            it
+        }
+    }
+
+    /// Returns what a truth value selects.
+    pub(crate) fn selected(&self, condition: Element, a: Element, b: Element) -> Element {
+        let other = self.negated(condition);
+        let value = self.dot(&[condition, other], &[a, b]);
+        let both = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(self.prime)) as u64;
+        let faults =
+            self.sets.borrow_mut().selected([(a.faults, condition.value), (b.faults, other.value)], both);
+        self.with_faults(Element { faults, ..value }, &[condition])
     }
 
     // ---- arithmetic
@@ -135,6 +179,7 @@ impl Algebra {
         if a.iter().chain(b).any(Element::is_opaque) {
             return self.apply("dot", &[a, b].concat());
         }
+        let faults = self.sets.borrow_mut().union(a.iter().chain(b).map(|it| it.faults));
         let add = |(sum, size): (u128, u64), (a, b): (&Element, &Element)| {
             let sum = sum + u128::from(a.value) * u128::from(b.value);
             let sum = if sum >> 127 == 0 { sum } else { sum % u128::from(self.prime) };
@@ -152,7 +197,7 @@ impl Algebra {
         });
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
         known.map(|it| *self.numbers.borrow_mut().entry(result.value).or_insert(it));
-        result
+        Element { faults, ..result }
     }
 
     pub(crate) fn sum(&self, all: &[Element]) -> Element {
@@ -164,7 +209,7 @@ impl Algebra {
     }
 
     pub(crate) fn minus(&self, it: Element) -> Element {
-        self.product(Element { value: self.prime - 1, size: 0 }, it)
+        self.product(Element::number(self.prime - 1, 0), it)
     }
 
     /// Returns the other truth value; they are 0 and 1.
@@ -175,11 +220,11 @@ impl Algebra {
     /// Returns the reciprocal: of a constant by Fermat's theorem, else an unknown function. That of 0 is opaque.
     pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
         if !is_constant || it.value == 0 || it.is_opaque() {
-            let unknown = self.apply("reciprocal", &[it]);
+            let unknown = self.partial(self.apply("reciprocal", &[it]), "division");
             return if it.value == 0 { unknown.opaque() } else { unknown };
         }
         self.divisors.borrow_mut().insert(it.value);
-        Element { value: power(it.value, self.prime - 2, self.prime), size: 1 }
+        Element::number(power(it.value, self.prime - 2, self.prime), 1)
     }
 
     // ---- constants
@@ -196,7 +241,11 @@ impl Algebra {
         let limit = if of == DType::Half { 65_504.0 } else { 3.38e38 };
         let fits = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
         let fits = fits && (exact(number, DType::Float).is_nan() || !exact(number, of).is_nan());
-        if of.is_integral() || fits { it } else { self.random(("rounded", it.value, of)).opaque() }
+        if of.is_integral() || fits {
+            it
+        } else {
+            self.with_faults(self.random(("rounded", it.value, of)), &[it]).opaque()
+        }
     }
 
     /// Returns the conversion to another type, which rounds. That of an opaque element is equal to nothing.
@@ -220,7 +269,7 @@ impl Algebra {
         self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
         // Generators have no operands, and finite numbers.
         let fits = are_exact && self.number(&it).is_some_and(is_exact) || operands.concat().is_empty();
-        if fits { it } else { self.random(("inexact", it.value, of)).opaque() }
+        if fits { it } else { self.with_faults(self.random(("inexact", it.value, of)), &[it]).opaque() }
     }
 
     fn real(&self, value: f64) -> Element {
@@ -240,20 +289,20 @@ impl Algebra {
 
     pub(crate) fn integer(&self, value: i64) -> Element {
         self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
-        Element { value: i128::from(value).rem_euclid(i128::from(self.prime)) as u64, size: 1 }
+        Element::number(i128::from(value).rem_euclid(i128::from(self.prime)) as u64, 1)
     }
 
     // ---- unknown functions
 
     /// Returns a random element for a name. Names with operands are functions, for which `apply` is.
     pub(crate) fn random(&self, name: impl Hash) -> Element {
-        Element { value: hash(self.key, name) % self.prime, size: 1 }
+        Element::number(hash(self.key, name) % self.prime, 1)
     }
 
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: &[Element]) -> Element {
         let own: Vec<u64> = operands.iter().map(|it| it.value).collect();
-        let value = self.random((function, own));
+        let value = self.with_faults(self.random((function, own)), operands);
         self.values.borrow_mut().insert(value.value);
         if operands.iter().any(Element::is_opaque) { value.opaque() } else { value }
     }
@@ -274,7 +323,8 @@ impl Algebra {
     /// Returns what elements of a type give.
     pub(crate) fn combine(&self, how: Combine, all: &[Element], of: DType) -> Element {
         let is_selected = matches!(how, Combine::Unknown(..));
-        self.checked(self.combined(how, all), &[all], Some(of).filter(|_| !is_selected))
+        let it = self.with_faults(self.combined(how, all), all);
+        self.in_range(self.checked(it, &[all], Some(of).filter(|_| !is_selected)), of)
     }
 
     fn combined(&self, how: Combine, all: &[Element]) -> Element {
@@ -287,8 +337,8 @@ impl Algebra {
             Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
             Combine::Unknown(name, of) => {
                 // Only a NaN distinguishes `fmax` from `max`.
-                let name =
-                    if all.iter().any(Element::is_opaque) { name } else { name.trim_start_matches('f') };
+                let may_be_nan = |it: &Element| it.is_opaque() || it.faults != Faults::NONE;
+                let name = if all.iter().any(may_be_nan) { name } else { name.trim_start_matches('f') };
                 let mut made_of = self.made_of.borrow_mut();
                 let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();

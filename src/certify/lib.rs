@@ -5,7 +5,7 @@
 //! The package reads the texts of the two programs and knows neither the passes nor the planner nor the checker, so that an error in one
 //! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `trace` of steps and of the actions that
 //! they begin and end; `order` puts the actions of all ranks in an order and checks that nothing races; `execute` executes them in it on
-//! elements of a prime `field`, where `part` says which elements a rank holds, `access` on which elements of its operands an
+//! elements of a prime `field`, each with its `faults`, where `part` says which elements a rank holds, `access` on which elements of its operands an
 //! element of a result depends, and `operators` what is computed from them.
 //! [Certificates](../../docs/certificates.md) says what a certificate claims.
 //!
@@ -36,6 +36,7 @@ mod access;
 mod certificate;
 mod command;
 mod execute;
+mod faults;
 mod field;
 mod operators;
 mod order;
@@ -62,7 +63,9 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::{access::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*};
+use self::{
+    access::*, execute::*, faults::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*,
+};
 
 pub use certificate::{Claim, Fault, certify};
 pub use command::{Settings, System, command, exit_code, information, information_options, main_with};

@@ -187,12 +187,20 @@ impl<'a> Call<'a> {
     /// Returns an element in the type of the result, to which it is converted if an operand has another one.
     fn converted(&self, it: Element) -> Element {
         let is_same = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(self.to);
-        if self.of.args.iter().all(is_same) { it } else { self.algebra.converted(it, self.to) }
+        if self.of.args.iter().all(is_same) {
+            return it;
+        }
+        self.algebra.in_range(self.algebra.converted(it, self.to), self.to)
     }
 
     /// An unknown function of elements, named by the operator and the types.
     fn apply(&self, all: &[Element]) -> Element {
-        self.algebra.apply((self.of.stmt.op, &self.types, self.result), all)
+        let op = self.of.stmt.op;
+        let value = self.algebra.apply((op, &self.types, self.result), all);
+        let is_partial =
+            op.def().class == OpClass::Elementwise && !is_total(op) && self.to.class() == Class::Float;
+        let value = if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value };
+        self.algebra.in_range(value, self.to)
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -214,7 +222,7 @@ impl<'a> Call<'a> {
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
             // It selects: the product of an infinity and 0 is another value.
             (Op::Where, all) if all.iter().any(Element::is_opaque) => self.apply(all),
-            (Op::Where, [c, a, b]) => algebra.dot(&[*c, algebra.negated(*c)], &[*a, *b]),
+            (Op::Where, [c, a, b]) => algebra.selected(*c, *a, *b),
             (Op::Sub, [a, b]) if to != Class::Bool => algebra.sum(&[*a, algebra.minus(*b)]),
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
@@ -224,7 +232,7 @@ impl<'a> Call<'a> {
             (_, all) => self.apply(all),
         };
         let result = algebra.checked(result, &[&operands], (!is_finite && !is_truth).then_some(self.to));
-        Ok(if is_finite { self.converted(result) } else { result })
+        Ok(if is_finite { self.converted(result) } else { algebra.in_range(result, self.to) })
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the
@@ -256,7 +264,8 @@ impl<'a> Call<'a> {
         require(a.len() == b.len() && (biases.is_empty() || !is_partial), MISFIT)?;
         let product = self.algebra.dot(&a, &b);
         let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
-        Ok(self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to)))
+        let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
+        Ok(self.algebra.in_range(result, self.to))
     }
 
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
