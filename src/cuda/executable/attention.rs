@@ -88,6 +88,10 @@ impl ExecutableBuilder<'_> {
         if self.lower_to_library(at, stream, (&it.attention, Some(it)))? {
             return Ok(());
         }
+        self.notes.push(format!(
+            "{}: the gradient of the attention runs as several kernels, with a part of its scores in memory at a time",
+            self.plan.location(inst)
+        ));
         let mut results = SeparateResults::new(self);
         let mut inner = it.clone();
         if !has_separate_results(it, |view| self.local_view(view))? {
