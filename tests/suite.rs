@@ -31,6 +31,8 @@
 //! * on a statement that the checker reports as removable and that is needed (`excess`);
 //! * on a buffer assignment that gives the same memory to buffers that are in use at the same time
 //!   (`layouts`);
+//! * on a certificate of a pair that differs in infinities or NaNs, if there are more than before
+//!   (`certify_exceptions`);
 //! * on a long sentence of a page (`prose`);
 //! * on a race of a long program that the checker does not report, or that does not exist (`long_streams`);
 //! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
@@ -64,6 +66,7 @@ mod suite {
     pub mod cascades;
     pub mod cases;
     pub mod certify;
+    pub mod certify_exceptions;
     pub mod ci;
     pub mod cpu_time;
     pub mod delayed;
@@ -189,6 +192,7 @@ fn main() -> ExitCode {
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(certify::trials(&cases));
+    trials.extend(certify_exceptions::trials());
     trials.extend(ci::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(operators::trials());
