@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import sys
 import threading
-import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import process_time, time_ns
 from types import CodeType, FrameType
-from typing import Any, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Sequence
 
 from torch.futures import Future
 
 from ._calls import RECEIVE, Call, Elements, Group, Need
 from ._transport import Memory, deliver, elements_of
 from ._uses import Uses
+
+if TYPE_CHECKING:
+    from ._absent import Absent
 
 #: How the names of threads of this module begin.
 THREADS = "hir-"
@@ -26,6 +30,9 @@ SHORT = 0.002
 
 #: The largest number of frames of a stack.
 MAX_FRAMES = 100
+
+#: The offset of pieces without values.
+NO_VALUES = -1
 
 #: The modules of hir: their frames are none of the script.
 OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -91,15 +98,25 @@ class Rank:
         self._next = 0
         self._read: list[int] = []
         self._communicators: dict[Hashable, threading.Event] = {}
-        self._frames: dict[tuple[CodeType, int], int] = {}
-        self._kinds: dict[CodeType, str] = {}
+        #: The different calls, with their numbers.
+        self._calls: dict[Call, int] = {}
+        #: By the identity of the code, which is kept: its hash takes long.
+        self._frames: dict[tuple[int, int], int] = {}
+        self._kinds: dict[int, tuple[str, CodeType]] = {}
         self._new_frames: list[tuple[str, int, str]] = []
         self._reported: set[tuple[str, ...]] = set()
         self.uses = Uses(self._report_use)
+        #: What knows the tensors without values, if there are any.
+        self.absent: Absent | None = None
         threading.Thread(target=self._receive, name=f"{THREADS}receive", daemon=True).start()
 
     def send(self, *message: Any) -> None:
         with self._sending:
+            if message[0] == "call":
+                # Of a call that is equal to an earlier one, its number among the different ones is sent.
+                call = message[1]
+                message = ("call", self._calls.get(call, call), *message[2:])
+                self._calls.setdefault(call, len(self._calls))
             try:
                 self._connection.send(message)
             except (OSError, ValueError):
@@ -142,29 +159,30 @@ class Rank:
             for it in unordered:
                 self._report_use(it.about, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
             with self._lock:
-                offset = self._memory.write(pieces)
+                has_values = self.absent is None or not any(map(self.absent.has, pieces))
+                offset = self._memory.write(pieces) if has_values else NO_VALUES
                 number, self._next = self._next, self._next + 1
         op, factor = reduction or (None, 1.0)
         about = Issued(number, name, place, queue, (group.key, batch), list(outputs), op, factor, list(value or ()))
         call = Call(
-            number=number,
+            number=0,
             group=group,
             name=name,
             kind=kind,
             inputs=tuple(tuple(it.shape) for it in inputs),
             outputs=tuple(tuple(it.shape) for it in results),
-            input_types=tuple(_scalar_type(it) for it in inputs),
-            output_types=tuple(_scalar_type(it) for it in results),
+            input_types=tuple(_scalar_type(it.dtype) for it in inputs),
+            output_types=tuple(_scalar_type(it.dtype) for it in results),
             pieces=tuple(elements_of(it) for it in pieces),
             needs=tuple(Need(elements_of(it), sources) for it, sources in outputs),
             root=root,
             reduction=reduction[0] if reduction else None,
             peer=peer,
             tag=tag,
-            batch=batch,
-            offset=offset,
+            batch=None,
+            offset=0,
             frames=frames,
-            time=time_ns(),
+            time=0,
         )
         with self._lock:
             self._issued[number] = about
@@ -172,7 +190,7 @@ class Rank:
             read, self._read = self._read, []
             new, self._new_frames = self._new_frames, []
         self.uses.add(number, (name, place), queue, inputs, results, is_blocking)
-        self.send("call", call, new, read)
+        self.send("call", call, (number, batch, offset, time_ns()), new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
             self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
         return about
@@ -224,6 +242,9 @@ class Rank:
             issued.is_delivered = True
             with self.uses.quiet():
                 for target, sources in issued.outputs:
+                    if self.absent is not None and (self.absent.has(target) or any(issued.parts[it][1] == NO_VALUES for it, _ in sources)):
+                        self.absent.mark(target)
+                        continue
                     deliver(self._memory, issued.parts, sources, target, issued.reduction, issued.factor)
             self._read.append(issued.slot)
             if issued.outputs and issued.parts:
@@ -266,6 +287,7 @@ class Rank:
                 os._exit(1)
             if message[0] == "done":
                 _, number, slot, parts, free = message
+                parts = pickle.loads(parts)
                 with self._lock:
                     for offset in free:
                         self._memory.free(offset)
@@ -296,19 +318,21 @@ class Rank:
 
     # Stacks.
 
+    def place(self, frame: FrameType | None) -> str:
+        """Returns the line of the script that leads to a frame."""
+        return self._stack(frame)[1]
+
     def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
         """Returns the frames that say where a call comes from, and the line of the script."""
         found: list[int] = []
         place, at = "", frame
         while at is not None and len(found) < MAX_FRAMES:
             code = at.f_code
-            kind = self._kinds.get(code)
-            if kind is None:
-                kind = self._kinds[code] = _kind_of(code)
+            kind, _ = self._kinds.get(id(code)) or self._kinds.setdefault(id(code), (_kind_of(code), code))
             if kind == "run":
                 break
             if kind:
-                key = (code, at.f_lineno)
+                key = (id(code), at.f_lineno)
                 number = self._frames.get(key)
                 if number is None:
                     number = self._frames[key] = len(self._frames)
@@ -318,6 +342,9 @@ class Rank:
                     place = f"{code.co_filename}:{at.f_lineno}"
             at = at.f_back
         return tuple(found), place
+
+    def report_outside(self, what: str, frame: FrameType | None) -> None:
+        self.send("outside", what, self.place(frame))
 
     def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
         _, place = self._stack(sys._getframe(1))
@@ -359,41 +386,7 @@ SCALAR_TYPES = {
 }
 
 
-def _scalar_type(tensor: Any) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
+@functools.cache
+def _scalar_type(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
     return SCALAR_TYPES.get(name, name.capitalize())
-
-
-def _error_text(error: BaseException) -> str:
-    """Returns the first line of an error, with the line of the script."""
-    text = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
-    places = [f"{it.filename}:{it.lineno}" for it in traceback.extract_tb(error.__traceback__) if is_of_script(it.filename) and not it.filename.startswith(OWN)]
-    return f"{text} ({places[-1]})" if places else text
-
-
-def run_script(run: Callable[[], object], rank: Rank) -> int:
-    """Runs the script, and returns the exit code of the rank."""
-    code, text = 0, ""
-    try:
-        run()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        text = f"it ended with {end.code!r}" if code else ""
-        if code and end.__context__ is not None:
-            text += f" after {_error_text(end.__context__)}"
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    except BaseException as error:
-        # The frames of hir and of what runs the script are left out.
-        trace = error.__traceback__
-        while trace is not None and (trace.tb_frame.f_code.co_filename.startswith(OWN) or "runpy" in trace.tb_frame.f_code.co_filename):
-            trace = trace.tb_next
-        if not isinstance(error, KeyboardInterrupt):
-            text = "".join(traceback.format_exception(type(error), error, trace))
-            print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
-        code = 1
-        text = _error_text(error)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    rank.send("end", code, text)
-    return code
