@@ -10,12 +10,13 @@ import threading
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import process_time, time_ns
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable, Hashable, Sequence
 
 from torch.futures import Future
 
 from ._calls import RECEIVE, Call, Elements, Group, Need
+from ._stacks import Stacks
 from ._transport import Memory, deliver, elements_of
 from ._uses import Uses
 
@@ -28,14 +29,8 @@ THREADS = "hir-"
 #: Seconds that a rank waits before it reports that it waits.
 SHORT = 0.002
 
-#: The largest number of frames of a stack.
-MAX_FRAMES = 100
-
 #: The offset of pieces without values.
 NO_VALUES = -1
-
-#: The modules of hir: their frames are none of the script.
-OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass
@@ -100,10 +95,7 @@ class Rank:
         self._communicators: dict[Hashable, threading.Event] = {}
         #: The different calls, with their numbers.
         self._calls: dict[Call, int] = {}
-        #: By the identity of the code, which is kept: its hash takes long.
-        self._frames: dict[tuple[int, int], int] = {}
-        self._kinds: dict[int, tuple[str, CodeType]] = {}
-        self._new_frames: list[tuple[str, int, str]] = []
+        self._stacks = Stacks()
         self._reported: set[tuple[str, ...]] = set()
         self.uses = Uses(self._report_use)
         #: What knows the tensors without values, if there are any.
@@ -146,7 +138,7 @@ class Rank:
         """Reports a call and writes what it gives. ``inputs`` and ``results`` are the tensors as the script passes them."""
         is_single = peer is not None and batch is None and group.is_nccl and group.has_pairs
         queue = (group.key, peer if is_single else None) if group.is_nccl else None
-        frames, place = self._stack(sys._getframe(2))
+        frames, place = self._stacks.of(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)
             for it in ordered:
@@ -171,8 +163,8 @@ class Rank:
             kind=kind,
             inputs=tuple(tuple(it.shape) for it in inputs),
             outputs=tuple(tuple(it.shape) for it in results),
-            input_types=tuple(_scalar_type(it.dtype) for it in inputs),
-            output_types=tuple(_scalar_type(it.dtype) for it in results),
+            input_types=tuple(scalar_type(it.dtype) for it in inputs),
+            output_types=tuple(scalar_type(it.dtype) for it in results),
             pieces=tuple(elements_of(it) for it in pieces),
             needs=tuple(Need(elements_of(it), sources) for it, sources in outputs),
             root=root,
@@ -188,7 +180,7 @@ class Rank:
             self._issued[number] = about
             self._queues.setdefault(queue, {})[number] = about
             read, self._read = self._read, []
-            new, self._new_frames = self._new_frames, []
+            new = self._stacks.new()
         self.uses.add(number, (name, place), queue, inputs, results, is_blocking)
         self.send("call", call, (number, batch, offset, time_ns()), new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
@@ -313,60 +305,24 @@ class Rank:
     def _tell_where(self) -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         top = (frame.f_code.co_filename, frame.f_code.co_name) if frame else ("", "")
-        place = self._stack(frame)[1] if frame else ""
+        place = self._stacks.of(frame)[1] if frame else ""
         self.send("where", top, place, process_time())
 
     # Stacks.
 
     def place(self, frame: FrameType | None) -> str:
         """Returns the line of the script that leads to a frame."""
-        return self._stack(frame)[1]
-
-    def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
-        """Returns the frames that say where a call comes from, and the line of the script."""
-        found: list[int] = []
-        place, at = "", frame
-        while at is not None and len(found) < MAX_FRAMES:
-            code = at.f_code
-            kind, _ = self._kinds.get(id(code)) or self._kinds.setdefault(id(code), (_kind_of(code), code))
-            if kind == "run":
-                break
-            if kind:
-                key = (id(code), at.f_lineno)
-                number = self._frames.get(key)
-                if number is None:
-                    number = self._frames[key] = len(self._frames)
-                    self._new_frames.append((code.co_filename, at.f_lineno, code.co_name))
-                found.append(number)
-                if not place and kind == "script":
-                    place = f"{code.co_filename}:{at.f_lineno}"
-            at = at.f_back
-        return tuple(found), place
+        return self._stacks.of(frame)[1]
 
     def report_outside(self, what: str, frame: FrameType | None) -> None:
         self.send("outside", what, self.place(frame))
 
     def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
-        _, place = self._stack(sys._getframe(1))
+        _, place = self._stacks.of(sys._getframe(1))
         finding = (how, operator, place, *about)
         if finding not in self._reported:
             self._reported.add(finding)
             self.send("use", *finding)
-
-
-def is_of_script(file: str) -> bool:
-    """Whether a file is neither of PyTorch nor of Python."""
-    return "/torch/" not in file and not file.startswith("<") and ("/lib/python3." not in file or "-packages/" in file)
-
-
-def _kind_of(code: CodeType) -> str:
-    """Returns what a frame tells: ``script`` is a line of it, ``torch`` the function that it calls, ``run`` the end of the stack."""
-    file = code.co_filename
-    if file.startswith(OWN):
-        return "run" if code.co_name == "run_script" else ""
-    if is_of_script(file):
-        return "script"
-    return "torch" if file.endswith("torch/distributed/distributed_c10d.py") or "torch/autograd/" in file else ""
 
 
 #: The names of element types in the flight recorder.
@@ -387,6 +343,6 @@ SCALAR_TYPES = {
 
 
 @functools.cache
-def _scalar_type(dtype: Any) -> str:
+def scalar_type(dtype: Any) -> str:
     name = str(dtype).removeprefix("torch.")
     return SCALAR_TYPES.get(name, name.capitalize())

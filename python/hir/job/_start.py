@@ -17,7 +17,8 @@ from typing import Callable, NoReturn, Sequence
 import torch
 
 from ._outside import kernel_of
-from ._rank import OWN, Rank, is_of_script
+from ._rank import Rank
+from ._stacks import OWN, is_of_script
 from ._supervise import Outcome, Supervisor
 
 
