@@ -213,40 +213,34 @@ dist.init_process_group("hir:gloo", sys.argv[2], datetime.timedelta(seconds=5), 
 x, parts = torch.full((4,), rank + 1.0), [None, None]
 dist.all_reduce(x)
 dist.all_gather_object(parts, rank)
-if sys.argv[3] != "skip":  # Behind it, calls of gloo wait without a limit.
-    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))(torch.ones(2, 4)).sum().backward()
 y = torch.empty(4)
 for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]):
     work.wait()
 pair = dist.new_group([0, 1])
 dist.all_reduce(y, group=pair, async_op=True).wait()
 assert y.tolist() == [6] * 4 and parts == [0, 1]
-if sys.argv[3] == "skip" and rank == 0:
-    time.sleep(100)
+if rank == 0:
+    time.sleep(1000)
 dist.broadcast(x, 0)
-dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("fault", ["", "skip"])
-def test_a_recorder_around_a_backend_writes_dumps(tmp_path, fault):
+def test_a_recorder_around_a_backend_writes_dumps(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RECORDED)
     environment = {**os.environ, "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dumps/rank_"), "OMP_NUM_THREADS": "1"}
-    words = [f"file://{tmp_path}/store", fault]
-    ranks = [subprocess.Popen([sys.executable, script, str(rank), *words], stderr=subprocess.PIPE, env=environment) for rank in (0, 1)]
-    error = ranks[1].communicate(timeout=100)[1].decode()
-    if fault:
-        ranks[0].terminate()
-    ranks[0].communicate(timeout=100)
-    assert [it.returncode for it in ranks] == ([-15, 1] if fault else [0, 0]), error
-    report = hir.hang(tmp_path / "dumps")
-    assert not report.is_hang, report
+    store = f"file://{tmp_path}/store"
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), store], stderr=subprocess.PIPE, env=environment) for rank in (0, 1)]
+    error = ranks[1].communicate(timeout=300)[1].decode()
+    ranks[0].terminate()
+    ranks[0].communicate(timeout=300)
+    assert [it.returncode for it in ranks] == [-15, 1], error
     entries = json.loads((tmp_path / "dumps/rank_1").read_text())["entries"]
-    assert {it["state"] for it in entries[:-1]} == {"completed"} and entries[-1]["state"] == ("scheduled" if fault else "completed")
+    assert {it["state"] for it in entries[:-1]} == {"completed"} and entries[-1]["state"] == "scheduled"
     assert entries[-1]["profiling_name"] == "gloo:broadcast" and entries[-1]["frames"][0]["name"] == "broadcast"
-    if fault:
-        assert "rank 1 waits in broadcast" in report.verdict and f"train.py:{RECORDED[: RECORDED.index('dist.broadcast')].count(chr(10)) + 1}" in report.verdict
+    line = RECORDED[: RECORDED.index("dist.broadcast")].count("\n") + 1
+    report = hir.hang(tmp_path / "dumps")
+    assert "rank 1 waits in broadcast" in report.verdict and f"train.py:{line}" in report.verdict, report
 
 
 def test_the_rules_of_the_backend_hold(job):
