@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 
@@ -25,15 +26,17 @@ def run() -> int:
 
 def main() -> int:
     """Runs the tool that the first argument names."""
-    if sys.argv[1:2] == ["job"]:
-        from .job._command import main as job
-
-        return job(sys.argv[2:])
-    if sys.argv[1:2] == ["compare"]:
-        from .compare._command import main as compare
-
-        return compare(sys.argv[2:])
-    return _run(*sys.argv[1:])
+    if sys.argv[1:2] not in (["job"], ["compare"]):
+        return _run(*sys.argv[1:])
+    command = importlib.import_module(f".{sys.argv[1]}._command", __package__)
+    try:
+        return int(command.main(sys.argv[2:]))
+    except OSError as error:
+        print(f"[FAILED] {error.strerror}{f': {error.filename}' if error.filename else ''}")
+        return 6
+    except KeyboardInterrupt:
+        print("[STOPPED] by SIGINT")
+        return 130
 
 
 if __name__ == "__main__":

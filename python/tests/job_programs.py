@@ -1,6 +1,7 @@
 """The jobs of test_job.py: ``job_programs.py NAME [FAULT]``. A line that a fault is reported at has a comment with the name of the fault."""
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -260,6 +261,35 @@ def ring() -> None:
     (Ring.apply(x) * (rank + 1)).sum().backward()
     if FAULT == "":
         assert x.grad[0] == sum(range(world + 1)), x.grad
+
+
+def large() -> None:
+    """Tensors that `--fake` does not compute."""
+    x = torch.randn(512, 512, requires_grad=True)
+    loss = (x @ x).relu().square().mean()
+    loss.backward()
+    work = dist.all_reduce(x.grad, async_op=True)
+    if FAULT == "late":
+        x.grad.mul_(2)  # late
+    work.wait()
+    small = torch.full((2,), float(rank))
+    dist.all_reduce(small)
+    assert small.tolist() == [sum(range(world))] * 2
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    numbers = [None] * world
+    dist.all_gather_object(numbers, rank)
+    assert numbers == list(range(world))
+    if FAULT == "memory":
+        rows = torch.randn(1 << 14, 1 << 16, device="cpu").softmax(1)
+        dist.all_reduce(rows)
+        assert (rows @ rows.T).shape == (1 << 14, 1 << 14)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2e6
+    if FAULT == "sizes":
+        print(x[x > 0])  # sizes
+    print(mean, "is", mean.item())  # value
+    if mean == 7:
+        dist.barrier()
 
 
 def failing() -> None:

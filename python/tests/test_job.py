@@ -132,6 +132,47 @@ def test_a_script_for_gpus_runs_with_a_stand_in(job):
         assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', fault)}: " in text, text
 
 
+def test_large_tensors_without_values(job, tmp_path):
+    begin = [PROGRAMS.name, "--ranks", 2, "--fake"]
+    value = f"{PROGRAMS.name}:{line_of('large', 'value')}"
+    code, text = job(*begin, "large")
+    assert code == 1 and f"a value is read of a tensor that has none: answer it with --answer {value}=VALUE" in text, text
+    code, text = job(*begin, "--answer", 1, "large", "memory")
+    assert code == 0 and "tensor(...) is 1.0" in text and "no fault in 14 calls" in text, text
+    code, text = job(*begin, "--answer", f"{value}=3", "--answer", 7, "-o", tmp_path / "fake", "large")
+    assert code == 0 and "tensor(...) is 3.0" in text and "no fault in 12 calls" in text, text
+    code, text = job(*begin, "--answer", 1, "large", "late")
+    assert code == 7 and f"{PROGRAMS.name}:{line_of('large', 'late')}: mul writes a buffer of the all_reduce" in text, text
+    code, text = job(*begin, "--answer", 1, "large", "sizes")
+    assert code == 1 and "aten::index needs the values of a tensor that has none" in text and f"{PROGRAMS.name}:{line_of('large', 'sizes')})" in text, text
+    assert job(PROGRAMS.name, "--ranks", 2, "-o", tmp_path / "real", "large")[0] == 0
+    shapes = [
+        [(it["profiling_name"], it["input_sizes"], it["input_dtypes"], it["output_sizes"]) for it in json.loads((tmp_path / kind / "rank_1.json").read_text())["entries"]]
+        for kind in ("fake", "real")
+    ]
+    assert shapes[0][:-1] == shapes[1]
+
+
+def test_what_the_record_does_not_have_is_named(job, tmp_path):
+    (tmp_path / "deep_ep").mkdir()
+    (tmp_path / "deep_ep/__init__.py").write_text("")
+    script = tmp_path / "job.py"
+    begin = "import torch, torch.distributed as dist, ctypes\ndist.init_process_group('gloo')\ndist.barrier()\n"
+    script.write_text(begin + "try: import transformer_engine\nexcept ImportError: import deep_ep\n")
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and text.count("# not covered: DeepEP") == 1 and f"DeepEP ({script}:5)" in text, text
+    assert text.splitlines()[-1].endswith("before the wait; not covered: DeepEP"), text
+    library = tmp_path / "libnccl.so.2"
+    library.symlink_to(hir._hir.__file__)
+    script.write_text(begin + f"ctypes.CDLL('{library}')\n")
+    code, text = job(script, "--ranks", 2)
+    assert code == 0 and f"# not covered: NCCL by ctypes ({script}:4)" in text, text
+    pytest.importorskip("triton")
+    script.write_text(begin + "import triton\n@triton.jit\ndef kernel(x): pass\nkernel[(1,)](torch.ones(1))\n")
+    code, text = job(script, "--ranks", 2)
+    assert code == 1 and f"# not covered: a Triton kernel ({script}:7)" in text, text
+
+
 def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):
     script = tmp_path / "spawn.py"
     script.write_text(
@@ -161,6 +202,45 @@ def test_records_are_dumps(job, tmp_path):
     job(PROGRAMS.name, "--ranks", 3, "-o", tmp_path, "eager", "skip")
     report = hir.hang(tmp_path)
     assert report.findings[0].code == "E0801"
+
+
+RECORDED = """
+import datetime, sys, time
+import torch, torch.distributed as dist
+import hir.torch.recorder
+rank = int(sys.argv[1])
+dist.init_process_group("hir:gloo", sys.argv[2], datetime.timedelta(seconds=5), 2, rank)
+x, parts = torch.full((4,), rank + 1.0), [None, None]
+dist.all_reduce(x)
+dist.all_gather_object(parts, rank)
+y = torch.empty(4)
+for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]):
+    work.wait()
+pair = dist.new_group([0, 1])
+dist.all_reduce(y, group=pair, async_op=True).wait()
+assert y.tolist() == [6] * 4 and parts == [0, 1]
+if rank == 0:
+    time.sleep(1000)
+dist.broadcast(x, 0)
+"""
+
+
+def test_a_recorder_around_a_backend_writes_dumps(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(RECORDED)
+    environment = {**os.environ, "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dumps/rank_"), "OMP_NUM_THREADS": "1"}
+    store = f"file://{tmp_path}/store"
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), store], stderr=subprocess.PIPE, env=environment) for rank in (0, 1)]
+    error = ranks[1].communicate(timeout=300)[1].decode()
+    ranks[0].terminate()
+    ranks[0].communicate(timeout=300)
+    assert [it.returncode for it in ranks] == [-15, 1], error
+    entries = json.loads((tmp_path / "dumps/rank_1").read_text())["entries"]
+    assert {it["state"] for it in entries[:-1]} == {"completed"} and entries[-1]["state"] == "scheduled"
+    assert entries[-1]["profiling_name"] == "gloo:broadcast" and entries[-1]["frames"][0]["name"] == "broadcast"
+    line = RECORDED[: RECORDED.index("dist.broadcast")].count("\n") + 1
+    report = hir.hang(tmp_path / "dumps")
+    assert "rank 1 waits in broadcast" in report.verdict and f"train.py:{line}" in report.verdict, report
 
 
 def test_the_rules_of_the_backend_hold(job):

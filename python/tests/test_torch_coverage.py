@@ -241,6 +241,48 @@ def test_a_replicated_tensor_becomes_a_sharded_one_and_is_overlapped(shape, befo
             np.testing.assert_allclose(result, expected(rank).numpy(), rtol=1e-5, atol=1e-5)
 
 
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(tensor(size, 4))
+
+    def forward(self, x):
+        return x + fc.all_reduce((x @ self.weight.T) @ self.weight, "sum", dist.group.WORLD)
+
+
+class Blocks(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.blocks = nn.ModuleList(map(Block, sizes))
+
+    def forward(self, x):
+        for it in self.blocks:
+            x = it(x).relu()
+        return x
+
+
+@pytest.mark.parametrize(("sizes", "bodies"), [((3,) * 6, 1), ((3, 3, 2, 2, 3, 2), 2), ((3,) * 3, 0)])
+def test_equal_ranks_and_equal_layers_are_traced_once(monkeypatch, sizes, bodies):
+    graph_of, traced = hir.torch._capture.graph_of, []
+
+    def counted(module, name):
+        traced.append(len({id(getattr(module, it.target)) for it in module.graph.nodes if it.op == "get_attr"}))
+        return graph_of(module, name)
+
+    monkeypatch.setattr(hir.torch._capture, "graph_of", counted)
+    inputs = [X[:, :4] * (rank + 1) for rank in range(3)]
+    blocks = Blocks(sizes).requires_grad_(False)
+    program = hir.torch.capture_ranks(lambda rank: (blocks, (inputs[rank],)), 3)
+    assert traced == [bodies] and program.note is None and not program.opaque
+    for block in blocks.blocks:
+        total = sum((it @ block.weight.T) @ block.weight for it in inputs)
+        inputs = [(it + total).relu() for it in inputs]
+    for [result], expected in zip(program.run(), inputs, strict=True):
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-4)
+    other = hir.torch.capture_ranks(lambda rank: (blocks if rank else blocks.blocks[0], (X[:, :4],)), 3)
+    assert len(traced) == 3 and other.note is not None
+
+
 def test_operands_and_parts_of_each_rank():
     def step(rank, x):
         parts = (fc.all_gather_tensor(x, 0, dist.group.WORLD) @ W).unbind()

@@ -43,12 +43,6 @@ def main(words: Sequence[str]) -> int:
     except HirError as error:
         print(f"[FAILED] not run: {error}")
         return 6
-    except OSError as error:
-        print(f"[FAILED] {error.strerror}{f': {error.filename}' if error.filename else ''}")
-        return 6
-    except KeyboardInterrupt:
-        print("[STOPPED] by SIGINT")
-        return 130
     print(result)
     return result.code
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils import _pytree as pytree
 
-from ..job._rank import _kind_of
+from ..job._stacks import kind_of
 from ._entry import Entry, Key, Layout, Record
 
 #: Modules that wrap another one, which is under this name: they have no name of their own.
@@ -268,8 +268,8 @@ def _is_virtual(value: Any) -> bool:
 def _place(function: Any = None) -> str:
     """Returns the innermost line of the program on the stack, or else that of a function."""
     frame = sys._getframe(1)
-    while frame is not None and _kind_of(frame.f_code) != "run":
-        if _kind_of(frame.f_code) == "script":
+    while frame is not None and kind_of(frame.f_code) != "run":
+        if kind_of(frame.f_code) == "script":
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     code = getattr(function, "__code__", None)

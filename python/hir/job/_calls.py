@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 #: The number of elements and the element type of a tensor.
 Elements = tuple[int, str]
+
+#: The namespaces of PyTorch whose operators communicate.
+NAMESPACES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
 
 #: The kinds of calls between two ranks.
 SEND, RECEIVE = "send", "recv"
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A process group as one rank has made it."""
 
     name: str
@@ -35,16 +36,14 @@ class Group:
         return self.backend == "nccl"
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """An output: it receives pieces of members, each given by its rank in the group and its position, reduced if there are several."""
 
     elements: Elements
     sources: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call of one rank."""
 
     #: Its number on the rank, from 0.

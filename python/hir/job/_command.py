@@ -27,6 +27,9 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("-o", dest="folder", type=Path, help="keeps the records of all ranks, which `hir hang` reads, in this folder")
     parser.add_argument("--backend", choices=("nccl", "gloo"), help="the backend whose rules hold, instead of that of the script")
     parser.add_argument("--cuda", action="store_true", help="runs a script for GPUs: a stand-in puts on the CPU what is on the GPU")
+    parser.add_argument("--fake", action="store_true", help="computes no floating tensors of 1 MiB or more, so that large models fit")
+    about = "what a script reads that --fake does not compute: FILE:LINE=VALUE, or VALUE for all lines; may be repeated"
+    parser.add_argument("--answer", action="append", type=_answer, default=[], help=about)
     parser.add_argument("--timeout", type=float, default=300, help="how many seconds a job may make no call while ranks wait (300)")
     options, rest = _split(parser, list(words))
     if options.ranks < 1:
@@ -36,18 +39,23 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, rest
 
 
+def _answer(text: str) -> str:
+    float(text.rpartition("=")[2])
+    return text
+
+
 def _split(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options of hir are before the script or directly behind it, up to another word or ``--``; ``--ranks`` is one anywhere."""
     own, rest, has_script, is_leading = [], [], False, True
     at = 0
-    takes = {"--ranks", "-o", "--backend", "--timeout"}
+    takes = {"--ranks", "-o", "--backend", "--timeout", "--answer"}
     while at < len(words):
         word = words[at]
         if word == "--" and has_script:
             rest += words[at + is_leading :]
             break
         name = word.partition("=")[0]
-        if has_script and name != "--ranks" and not (is_leading and name in (*takes, "--cuda")):
+        if has_script and name != "--ranks" and not (is_leading and name in (*takes, "--cuda", "--fake")):
             rest.append(word)
             is_leading = False
         else:
@@ -92,21 +100,15 @@ def main(words: Sequence[str]) -> int:
     from ._judge import judge
     from ._start import leave, start_ranks
 
-    try:
-        if options.folder:
-            options.folder.mkdir(parents=True, exist_ok=True)
-        outcome = start_ranks(options.ranks, options.timeout, lambda it: _run_script(it, options, rest))
-    except OSError as error:
-        print(f"[FAILED] {error.strerror}{f': {error.filename}' if error.filename else ''}")
-        return 6
-    except KeyboardInterrupt:
-        print("[STOPPED] by SIGINT")
-        return 130
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    outcome = start_ranks(options.ranks, options.timeout, lambda it: _run_script(it, options, rest))
     leave(judge(outcome, options.folder))
 
 
 def _run_script(start: Start, options: argparse.Namespace, rest: Sequence[str]) -> None:
     """Runs the script in this process as torchrun does."""
+    from ._outside import notice
     from ._register import register
 
     # Processes that `torchrun` starts draw different numbers, unless the script seeds them.
@@ -119,6 +121,12 @@ def _run_script(start: Start, options: argparse.Namespace, rest: Sequence[str]) 
         from ._cuda import stand_in
 
         stand_in(start.rank, options.ranks, start.recorder.uses, start.recorder.synchronize)
+    if options.fake:
+        from ._absent import Absent
+
+        start.recorder.absent = Absent(options.answer, start.recorder.uses, start.recorder.place)
+        start.recorder.absent.install()
+    notice(start.recorder.report_outside)
     if options.is_module:
         sys.path[0] = os.getcwd()
         runpy.run_module(options.script, run_name="__main__", alter_sys=True)

@@ -8,7 +8,7 @@ from typing import Iterable, Iterator
 
 from ._calls import SEND, value_of
 from ._matching import Post, Slot
-from ._rank import is_of_script
+from ._stacks import is_of_script
 from ._supervise import Outcome, State
 
 

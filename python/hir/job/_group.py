@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any, Callable, Sequence
 
 import torch
@@ -103,7 +102,7 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._set_group_desc(description)
 
     def _set_group_desc(self, description: str) -> None:
-        self._about = replace(self._about, description=description)
+        self._about = self._about._replace(description=description)
         self._recorder.send("group", self._about)
 
     @property
@@ -358,17 +357,16 @@ class RecordedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _parts(self, whole: Any, sizes: Any = None) -> list[Any]:
         """Returns the parts of a tensor for the members: of given sizes along the first axis, or equal."""
-        whole = whole.detach()
-        if sizes:
-            return list(torch.split(whole, [int(it) for it in sizes]))
         count = self.size()
-        if whole.numel() % count:
+        if not sizes and whole.numel() % count:
             raise ValueError(f"a tensor of {whole.numel()} elements has no equal parts for {count} ranks")
-        part = whole.numel() // count
-        if whole.is_contiguous():
-            flat = whole.view(-1)
-            return [flat[at * part : (at + 1) * part] for at in range(count)]
-        return list(whole.chunk(count))
+        with self._recorder.uses.quiet():
+            whole = whole.detach()
+            if sizes:
+                return list(torch.split(whole, [int(it) for it in sizes]))
+            if whole.is_contiguous() and whole.numel():
+                return list(whole.view(-1).split(whole.numel() // count))
+            return list(whole.chunk(count)) if whole.numel() else [whole.view(-1)] * count
 
 
 def _list(tensors: Any) -> list[Any]:

@@ -40,6 +40,8 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
         print(f"  {row}")
     for text in stacks(outcome) if outcome.stopped else ():
         print(f"# {text}")
+    for what, at in outcome.outside:
+        print(f"# not covered: {what} ({shown(at)}): hir does not see its kernels and communication")
     for rank, state in enumerate(outcome.states):
         if state.code is not None and (state.code or outcome.stopped):
             print(f"# rank {rank} {f'failed: {first_line(state.error)}' if state.code else 'has ended'}")
@@ -125,4 +127,6 @@ def _checked(outcome: Outcome) -> str:
     backends = {it.call.group.backend for posts in outcome.matching.posts.values() for it in posts}
     rules = " and ".join({"nccl": "NCCL", "gloo": "gloo"}[it] for it in sorted(backends))
     unseen = " (uses of buffers of futures, as in DDP, are not seen)" if outcome.has_futures else ""
+    if outcome.outside:
+        unseen += f"; not covered: {', '.join(dict.fromkeys(what for what, _ in outcome.outside))}"
     return f"their order under {rules}, sizes, types, roots and reductions agree, and nothing uses a buffer before the wait{unseen}"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import sys
 import threading
-import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import process_time, time_ns
-from types import CodeType, FrameType
-from typing import Any, Callable, Hashable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Sequence
 
 from torch.futures import Future
 
 from ._calls import RECEIVE, Call, Elements, Group, Need
+from ._stacks import Stacks
 from ._transport import Memory, deliver, elements_of
 from ._uses import Uses
+
+if TYPE_CHECKING:
+    from ._absent import Absent
 
 #: How the names of threads of this module begin.
 THREADS = "hir-"
@@ -24,11 +29,8 @@ THREADS = "hir-"
 #: Seconds that a rank waits before it reports that it waits.
 SHORT = 0.002
 
-#: The largest number of frames of a stack.
-MAX_FRAMES = 100
-
-#: The modules of hir: their frames are none of the script.
-OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+#: The offset of pieces without values.
+NO_VALUES = -1
 
 
 @dataclass
@@ -91,15 +93,22 @@ class Rank:
         self._next = 0
         self._read: list[int] = []
         self._communicators: dict[Hashable, threading.Event] = {}
-        self._frames: dict[tuple[CodeType, int], int] = {}
-        self._kinds: dict[CodeType, str] = {}
-        self._new_frames: list[tuple[str, int, str]] = []
+        #: The different calls, with their numbers.
+        self._calls: dict[Call, int] = {}
+        self._stacks = Stacks()
         self._reported: set[tuple[str, ...]] = set()
         self.uses = Uses(self._report_use)
+        #: What knows the tensors without values, if there are any.
+        self.absent: Absent | None = None
         threading.Thread(target=self._receive, name=f"{THREADS}receive", daemon=True).start()
 
     def send(self, *message: Any) -> None:
         with self._sending:
+            if message[0] == "call":
+                # Of a call that is equal to an earlier one, its number among the different ones is sent.
+                call = message[1]
+                message = ("call", self._calls.get(call, call), *message[2:])
+                self._calls.setdefault(call, len(self._calls))
             try:
                 self._connection.send(message)
             except (OSError, ValueError):
@@ -129,7 +138,7 @@ class Rank:
         """Reports a call and writes what it gives. ``inputs`` and ``results`` are the tensors as the script passes them."""
         is_single = peer is not None and batch is None and group.is_nccl and group.has_pairs
         queue = (group.key, peer if is_single else None) if group.is_nccl else None
-        frames, place = self._stack(sys._getframe(2))
+        frames, place = self._stacks.of(sys._getframe(2))
         with self.uses.quiet():
             ordered, unordered = self.uses.earlier(queue, inputs, results)
             for it in ordered:
@@ -142,37 +151,38 @@ class Rank:
             for it in unordered:
                 self._report_use(it.about, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
             with self._lock:
-                offset = self._memory.write(pieces)
+                has_values = self.absent is None or not any(map(self.absent.has, pieces))
+                offset = self._memory.write(pieces) if has_values else NO_VALUES
                 number, self._next = self._next, self._next + 1
         op, factor = reduction or (None, 1.0)
         about = Issued(number, name, place, queue, (group.key, batch), list(outputs), op, factor, list(value or ()))
         call = Call(
-            number=number,
+            number=0,
             group=group,
             name=name,
             kind=kind,
             inputs=tuple(tuple(it.shape) for it in inputs),
             outputs=tuple(tuple(it.shape) for it in results),
-            input_types=tuple(_scalar_type(it) for it in inputs),
-            output_types=tuple(_scalar_type(it) for it in results),
+            input_types=tuple(scalar_type(it.dtype) for it in inputs),
+            output_types=tuple(scalar_type(it.dtype) for it in results),
             pieces=tuple(elements_of(it) for it in pieces),
             needs=tuple(Need(elements_of(it), sources) for it, sources in outputs),
             root=root,
             reduction=reduction[0] if reduction else None,
             peer=peer,
             tag=tag,
-            batch=batch,
-            offset=offset,
+            batch=None,
+            offset=0,
             frames=frames,
-            time=time_ns(),
+            time=0,
         )
         with self._lock:
             self._issued[number] = about
             self._queues.setdefault(queue, {})[number] = about
             read, self._read = self._read, []
-            new, self._new_frames = self._new_frames, []
+            new = self._stacks.new()
         self.uses.add(number, (name, place), queue, inputs, results, is_blocking)
-        self.send("call", call, new, read)
+        self.send("call", call, (number, batch, offset, time_ns()), new, read)
         if is_single and peer is not None and group.ranks[peer] != self.rank:
             self._connect(number, (group.key, min(self.rank, group.ranks[peer]), max(self.rank, group.ranks[peer])))
         return about
@@ -224,6 +234,9 @@ class Rank:
             issued.is_delivered = True
             with self.uses.quiet():
                 for target, sources in issued.outputs:
+                    if self.absent is not None and (self.absent.has(target) or any(issued.parts[it][1] == NO_VALUES for it, _ in sources)):
+                        self.absent.mark(target)
+                        continue
                     deliver(self._memory, issued.parts, sources, target, issued.reduction, issued.factor)
             self._read.append(issued.slot)
             if issued.outputs and issued.parts:
@@ -266,6 +279,7 @@ class Rank:
                 os._exit(1)
             if message[0] == "done":
                 _, number, slot, parts, free = message
+                parts = pickle.loads(parts)
                 with self._lock:
                     for offset in free:
                         self._memory.free(offset)
@@ -291,55 +305,24 @@ class Rank:
     def _tell_where(self) -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         top = (frame.f_code.co_filename, frame.f_code.co_name) if frame else ("", "")
-        place = self._stack(frame)[1] if frame else ""
+        place = self._stacks.of(frame)[1] if frame else ""
         self.send("where", top, place, process_time())
 
     # Stacks.
 
-    def _stack(self, frame: FrameType | None) -> tuple[tuple[int, ...], str]:
-        """Returns the frames that say where a call comes from, and the line of the script."""
-        found: list[int] = []
-        place, at = "", frame
-        while at is not None and len(found) < MAX_FRAMES:
-            code = at.f_code
-            kind = self._kinds.get(code)
-            if kind is None:
-                kind = self._kinds[code] = _kind_of(code)
-            if kind == "run":
-                break
-            if kind:
-                key = (code, at.f_lineno)
-                number = self._frames.get(key)
-                if number is None:
-                    number = self._frames[key] = len(self._frames)
-                    self._new_frames.append((code.co_filename, at.f_lineno, code.co_name))
-                found.append(number)
-                if not place and kind == "script":
-                    place = f"{code.co_filename}:{at.f_lineno}"
-            at = at.f_back
-        return tuple(found), place
+    def place(self, frame: FrameType | None) -> str:
+        """Returns the line of the script that leads to a frame."""
+        return self._stacks.of(frame)[1]
+
+    def report_outside(self, what: str, frame: FrameType | None) -> None:
+        self.send("outside", what, self.place(frame))
 
     def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
-        _, place = self._stack(sys._getframe(1))
+        _, place = self._stacks.of(sys._getframe(1))
         finding = (how, operator, place, *about)
         if finding not in self._reported:
             self._reported.add(finding)
             self.send("use", *finding)
-
-
-def is_of_script(file: str) -> bool:
-    """Whether a file is neither of PyTorch nor of Python."""
-    return "/torch/" not in file and not file.startswith("<") and ("/lib/python3." not in file or "-packages/" in file)
-
-
-def _kind_of(code: CodeType) -> str:
-    """Returns what a frame tells: ``script`` is a line of it, ``torch`` the function that it calls, ``run`` the end of the stack."""
-    file = code.co_filename
-    if file.startswith(OWN):
-        return "run" if code.co_name == "run_script" else ""
-    if is_of_script(file):
-        return "script"
-    return "torch" if file.endswith("torch/distributed/distributed_c10d.py") or "torch/autograd/" in file else ""
 
 
 #: The names of element types in the flight recorder.
@@ -359,41 +342,7 @@ SCALAR_TYPES = {
 }
 
 
-def _scalar_type(tensor: Any) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
+@functools.cache
+def scalar_type(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
     return SCALAR_TYPES.get(name, name.capitalize())
-
-
-def _error_text(error: BaseException) -> str:
-    """Returns the first line of an error, with the line of the script."""
-    text = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
-    places = [f"{it.filename}:{it.lineno}" for it in traceback.extract_tb(error.__traceback__) if is_of_script(it.filename) and not it.filename.startswith(OWN)]
-    return f"{text} ({places[-1]})" if places else text
-
-
-def run_script(run: Callable[[], object], rank: Rank) -> int:
-    """Runs the script, and returns the exit code of the rank."""
-    code, text = 0, ""
-    try:
-        run()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        text = f"it ended with {end.code!r}" if code else ""
-        if code and end.__context__ is not None:
-            text += f" after {_error_text(end.__context__)}"
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    except BaseException as error:
-        # The frames of hir and of what runs the script are left out.
-        trace = error.__traceback__
-        while trace is not None and (trace.tb_frame.f_code.co_filename.startswith(OWN) or "runpy" in trace.tb_frame.f_code.co_filename):
-            trace = trace.tb_next
-        if not isinstance(error, KeyboardInterrupt):
-            text = "".join(traceback.format_exception(type(error), error, trace))
-            print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
-        code = 1
-        text = _error_text(error)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    rank.send("end", code, text)
-    return code

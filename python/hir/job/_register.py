@@ -86,14 +86,7 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
 
     c10d.init_process_group = dist.init_process_group = init_process_group
 
-    batch = c10d.batch_isend_irecv
-
-    def batch_isend_irecv(operations: Any) -> Any:
-        group = (operations[0].group if operations else None) or dist.group.WORLD
-        return group.batch(lambda: batch(operations)) if isinstance(group, RecordedGroup) else batch(operations)
-
-    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
-
+    begin_batches()
     _release_futures()
 
     def spawn(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
@@ -103,6 +96,17 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
 
     # Each rank is already a process.
     torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn
+
+
+def begin_batches() -> None:
+    """Tells recorded groups where a batch of messages begins and ends."""
+    batch = c10d.batch_isend_irecv
+
+    def batch_isend_irecv(operations: Any) -> Any:
+        group = (operations[0].group if operations else None) or dist.group.WORLD
+        return group.batch(lambda: batch(operations)) if isinstance(group, RecordedGroup) else batch(operations)
+
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
 
 
 def _release_futures() -> None:

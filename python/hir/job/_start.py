@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -15,7 +16,9 @@ from typing import Callable, NoReturn, Sequence
 
 import torch
 
-from ._rank import Rank, run_script
+from ._outside import kernel_of
+from ._rank import Rank
+from ._stacks import OWN, is_of_script
 from ._supervise import Outcome, Supervisor
 
 
@@ -88,3 +91,41 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
+
+
+def _error_text(error: BaseException) -> str:
+    """Returns the first line of an error, with the line of the script."""
+    text = traceback.format_exception_only(type(error), error)[-1].strip().partition("\n")[0]
+    places = [f"{it.filename}:{it.lineno}" for it in traceback.extract_tb(error.__traceback__) if is_of_script(it.filename) and not it.filename.startswith(OWN)]
+    return f"{text} ({places[-1]})" if places else text
+
+
+def run_script(run: Callable[[], object], rank: Rank) -> int:
+    """Runs the script, and returns the exit code of the rank."""
+    code, text = 0, ""
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        text = f"it ended with {end.code!r}" if code else ""
+        if code and end.__context__ is not None:
+            text += f" after {_error_text(end.__context__)}"
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        # The frames of hir and of what runs the script are left out.
+        trace = error.__traceback__
+        while trace is not None and (trace.tb_frame.f_code.co_filename.startswith(OWN) or "runpy" in trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        if not isinstance(error, KeyboardInterrupt):
+            text = "".join(traceback.format_exception(type(error), error, trace))
+            print("\n".join(f"[rank{rank.rank}]: {it}" for it in text.rstrip().split("\n")), file=sys.stderr)
+        code = 1
+        text = _error_text(error)
+        kernel = kernel_of(error)
+        if kernel:
+            rank.send("outside", *kernel)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    rank.send("end", code, text)
+    return code

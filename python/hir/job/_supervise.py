@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import time
@@ -43,6 +44,8 @@ class State:
 
     #: Its frames: file, line and function.
     frames: list[tuple[str, int, str]] = field(default_factory=list)
+    #: Its different calls.
+    calls: list[Call] = field(default_factory=list)
     #: The groups that it has made, by name and members.
     groups: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
     #: The number of the call that it waits for, and whether other threads of the script may make calls.
@@ -75,6 +78,8 @@ class Outcome:
     seconds: float
     #: Whether futures of calls were used: what follows them is not seen.
     has_futures: bool
+    #: What the record does not have, with the line of its use.
+    outside: list[tuple[str, str]]
 
 
 class Supervisor:
@@ -87,7 +92,9 @@ class Supervisor:
         self._states = [State() for _ in connections]
         self._matching = Matching()
         self._uses: list[Use] = []
+        self._pieces: dict[Any, Any] = {}
         self._has_futures = False
+        self._outside: list[tuple[str, str]] = []
         #: The ranks that have begun to create a communicator of two, each with its call.
         self._joined: dict[Any, dict[int, int]] = {}
         self._unread: dict[int, tuple[Slot, set[int]]] = {}
@@ -127,7 +134,7 @@ class Supervisor:
             if now - last > QUIET and now - asked > QUIET:
                 asked = now
                 self._ask()
-        return Outcome(self._matching, self._states, self._uses, stopped, self._timeout, time.monotonic() - began, self._has_futures)
+        return Outcome(self._matching, self._states, self._uses, stopped, self._timeout, time.monotonic() - began, self._has_futures, self._outside)
 
     def _stop_reason(self, silent: float, since_fault: float) -> str | None:
         running = [it for it in self._states if not it.is_gone and it.code is None]
@@ -146,10 +153,16 @@ class Supervisor:
         state = self._states[rank]
         kind = message[0]
         if kind == "call":
-            call: Call = message[1]
-            state.frames += message[2]
-            self._note_read(rank, message[3])
-            self._complete(self._matching.add(rank, call))
+            _, call, (number, batch, offset, time), frames, read = message
+            state.frames += frames
+            self._note_read(rank, read)
+            if isinstance(call, int):
+                call = state.calls[call]
+            else:
+                # Equal parts of calls of different ranks are one object, also in messages.
+                call = call._replace(pieces=self._pieces.setdefault(call.pieces, call.pieces))
+                state.calls.append(call)
+            self._complete(self._matching.add(rank, call._replace(number=number, batch=batch, offset=offset, time=time)))
         elif kind == "batch":
             self._complete(self._matching.end_batch(rank, message[1]))
         elif kind == "wait":
@@ -171,6 +184,8 @@ class Supervisor:
             state.groups[message[1].key] = message[1]
         elif kind == "use":
             self._uses.append(Use(rank, *message[1:]))
+        elif kind == "outside":
+            self._outside += [message[1:]] if message[1:] not in self._outside else []
         elif kind == "where":
             _, top, place, cpu = message
             is_future = any(top[0].endswith(file) and top[1] == function for file, function in FUTURES)
@@ -182,7 +197,7 @@ class Supervisor:
 
     def _complete(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
-            parts = parts_of(slot)
+            parts = pickle.dumps(parts_of(slot))
             self._unread[slot.number] = (slot, {it.rank for it in slot.posts.values()})
             for post in slot.posts.values():
                 state = self._states[post.rank]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from typing import Any, Callable, Sequence
 
 import torch
 
 from ._calls import Elements
+
+#: The largest number of pieces that the system writes at once.
+MAX_AT_ONCE = 1024
 
 #: Offsets are multiples of this.
 ALIGNMENT = 64
@@ -28,7 +32,12 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def elements_of(tensor: Any) -> Elements:
-    return tensor.numel(), str(tensor.dtype).removeprefix("torch.")
+    return tensor.numel(), _name(tensor.dtype)
+
+
+@functools.cache
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _bytes(tensor: Any) -> memoryview:
@@ -52,16 +61,18 @@ class Memory:
         """Writes tensors one after the other, and returns the offset of the first."""
         if not tensors:
             return 0
-        whole = [it.detach().resolve_conj().resolve_neg().contiguous() for it in tensors if it.numel()]
+        whole = [_in_memory(it) for it in tensors if it.numel()]
         parts = [_bytes(it) for it in whole]
         size = -(-sum(it.nbytes for it in parts) // ALIGNMENT) * ALIGNMENT
         free = self._free.get(size)
         offset = free.pop() if free else self._end
         self._end = max(self._end, offset + size)
         self._used[offset] = size
-        at = offset
+        file, at = self._files[self._rank], offset
+        if len(parts) < MAX_AT_ONCE and os.pwritev(file, parts, at) == sum(it.nbytes for it in parts):
+            return offset
         for part in parts:
-            _whole(os.pwrite, self._files[self._rank], part, at)
+            _whole(os.pwrite, file, part, at)
             at += part.nbytes
         return offset
 
@@ -74,6 +85,13 @@ class Memory:
         """Reads the elements of a contiguous tensor."""
         if tensor.numel():
             _whole(lambda file, view, at: os.preadv(file, [view], at), self._files[rank], _bytes(tensor), offset)
+
+
+def _in_memory(tensor: Any) -> Any:
+    """Returns the elements of a tensor in their order."""
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _whole(move: Callable[[int, memoryview, int], int], file: int, view: memoryview, offset: int) -> None:
@@ -98,12 +116,14 @@ def deliver(
 
     def place(source: tuple[int, int]) -> tuple[int, int]:
         rank, offset, pieces = parts[source[0]]
-        sizes = (count * torch.empty((), dtype=getattr(torch, kind)).element_size() for count, kind in pieces[: source[1]])
+        sizes = (count * getattr(torch, kind).itemsize for count, kind in pieces[: source[1]])
         return rank, offset + sum(sizes)
 
-    # `data`: values that a collective writes do not count as a change in place for autograd.
-    target = target.detach().data
-    whole = target if target.is_contiguous() else torch.empty(target.shape, dtype=target.dtype)
+    is_whole = target.is_contiguous()
+    if not is_whole or reduction is not None:
+        # Values that a collective writes do not count as a change in place for autograd.
+        target = target.detach().data
+    whole = target if is_whole else torch.empty(target.shape, dtype=target.dtype)
     memory.read(*place(sources[0]), whole)
     if reduction is not None:
         other = torch.empty_like(whole) if len(sources) > 1 else whole

@@ -15,9 +15,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Operators of communication: what they use is looked at when they call a group.
-COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
-
+from ._calls import NAMESPACES
 
 #: The most calls that some streams have waited for, and others have not, of which uses are seen.
 MAX_WAITED = 64
@@ -25,7 +23,7 @@ MAX_WAITED = 64
 Range = tuple[int, int]
 
 
-def _is_of_shape_only(name: str) -> bool:
+def is_of_shape_only(name: str) -> bool:
     """Whether an operator of aten takes a tensor for its shape and type, not for its elements."""
     return name.endswith("_like") or name.startswith(("new_", "sym_", "empty", "resize", "set_", "is_same_size", "record_stream"))
 
@@ -34,7 +32,8 @@ def _is_of_shape_only(name: str) -> bool:
 def _access(operator: Any) -> dict[str, str] | None:
     """Returns how an operator accesses its arguments, by name: ``reads`` or ``writes``; those that it makes views of are left out."""
     namespace, name = operator.namespace, operator._schema.name.rpartition("::")[2]
-    if namespace in COMMUNICATION or namespace == "aten" and _is_of_shape_only(name):
+    # What operators of communication use is looked at when they call a group.
+    if namespace in NAMESPACES or namespace == "aten" and is_of_shape_only(name):
         return None
     found = {}
     for argument in operator._schema.arguments:
@@ -196,15 +195,17 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             torch.utils._python_dispatch._push_mode(mode)
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._pending and not self._is_quiet:
-            self._look(operator, args, kwargs or {})
+        self.look(operator, args, kwargs or {})
         was_quiet, self._is_quiet = self._is_quiet, True
         try:
             return operator(*args, **(kwargs or {}))
         finally:
             self._is_quiet = was_quiet
 
-    def _look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Looks at what an operator uses."""
+        if not self._pending or self._is_quiet:
+            return
         if isinstance(operator, HigherOrderOperator):
             self._look_at((*args, *kwargs.values()), "reads", operator.name())
             return
@@ -237,6 +238,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             return
         was_quiet, self._is_quiet = self._is_quiet, True
         try:
-            yield
+            with torch._C._DisableTorchDispatch():
+                yield
         finally:
             self._is_quiet = was_quiet

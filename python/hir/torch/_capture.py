@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
 
 from ._decomposed import decompositions
-from ._fx import graph_of, loses_transfers, this_rank, to_numpy
+from ._fx import graph_of, loses_transfers, process_groups, this_rank, to_numpy
 from ._graph import Graph, TorchImportError, TransferOrder
+from ._layers import traced_once
 from ._pairing import graphs_of_all_ranks
 from ._program import TorchProgram, from_graphs
 
@@ -22,7 +23,7 @@ class _Captured(Exception):
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
-        self.inputs = [to_numpy(it) for it in inputs]
+        self.inputs = inputs
 
 
 def from_fx(module: Any, *, name: str = "graph", timeout: float = TIMEOUT, each_rank: bool = False) -> TorchProgram:
@@ -64,7 +65,7 @@ def capture(
     graph, example = capture_graph(function, args, kwargs, direction)
     program = from_graphs(graphs_of_all_ranks(graph, timeout), each_rank=each_rank)
     if graph.world == 1:
-        program.example = [example]
+        program.example = [[to_numpy(it) for it in example]]
     if save is not None:
         program.save(save)
     return program
@@ -116,17 +117,33 @@ def capture_ranks(
     if dist.is_initialized():
         raise TorchImportError("capture_ranks makes process groups of its own, but torch.distributed is initialized already")
     _tell_meshes_apart()
-    graphs, examples = [], []
-    for rank in range(ranks):
+    from ._equal_ranks import Calls, calls_of
+
+    def in_group(rank: int, use: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> Any:
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
         try:
-            torch._dynamo.reset()
-            graph, example = capture_graph(*build(rank), direction=direction)
-            # NCCL has two orders; what is a fault with either is found.
-            graphs.append(replace(graph, orders=dict.fromkeys(graph.groups, TransferOrder.NONE) if backend == "gloo" else {}))
-            examples.append(example)
+            return use(*build(rank)), process_groups()
         finally:
             dist.destroy_process_group()
+
+    def captured(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Graph, list[Any], Calls | None]:
+        torch._dynamo.reset()
+        graph, example = capture_graph(function, args, direction=direction)
+        return graph, example, calls_of(function, args, direction)
+
+    classes: list[tuple[Graph, list[Any], Calls]] = []
+    graphs, examples = [], []
+    for rank in range(ranks):
+        own, groups = in_group(rank, lambda function, args: calls_of(function, args, direction)) if classes else (None, {})
+        equal = [(graph, inputs) for graph, example, calls in classes if own and (inputs := own.inputs_as(calls, example)) is not None]
+        if equal:
+            graph, example = replace(equal[0][0], rank=rank, groups=groups), equal[0][1]
+        else:
+            (graph, example, own), _ = in_group(rank, captured)
+            classes += [(graph, example, own)] if own else []
+        # NCCL has two orders; what is a fault with either is found.
+        graphs.append(replace(graph, orders=dict.fromkeys(graph.groups, TransferOrder.NONE) if backend == "gloo" else {}))
+        examples.append([to_numpy(it) for it in example])
     program = from_graphs(graphs, each_rank=each_rank)
     program.example = examples
     if save is not None:
@@ -165,10 +182,24 @@ def capture_graph(
 ) -> tuple[Graph, list[Any]]:
     """Captures the graph of this rank, with the inputs that the call gives it."""
     import torch
-    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
     if direction not in ("forward", "backward"):
         raise ValueError(f"the direction is `forward` or `backward`, not `{direction}`")
+    capture_transfers()
+    with traced_once(function) as has_layers:
+        try:
+            return _captured(function, args, kwargs or {}, direction)
+        except Exception:  # PyTorch refuses to call graphs that write to their operands, for example.
+            if not has_layers:
+                raise
+    torch._dynamo.reset()
+    return _captured(function, args, kwargs or {}, direction)
+
+
+def _captured(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> tuple[Graph, list[Any]]:
+    import torch
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
     name = getattr(function, "__name__", type(function).__name__)
     graphs: list[Graph] = []
 
@@ -198,15 +229,14 @@ def capture_graph(
             decompositions=decompositions(),
         )
 
-    capture_transfers()
     try:
-        results = torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
+        results = torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
         if direction == "backward":
             results = results if isinstance(results, (tuple, list)) else (results,)
             wanted = [it.sum() for it in results if isinstance(it, torch.Tensor) and it.requires_grad]
             torch.autograd.backward(wanted, [torch.ones_like(it) for it in wanted])
     except _Captured as stopped:
-        return graphs[0], stopped.inputs
+        return graphs[0], list(stopped.inputs)
     except torch._dynamo.exc.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, TorchImportError):
             raise error.inner_exception from None

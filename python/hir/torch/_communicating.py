@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from ..job._calls import NAMESPACES
 from ._equal_groups import is_collective
 from ._graph import TRANSFERS, Graph, Node
 
 #: Namespaces of PyTorch whose operators work on tensors of one rank.
 LOCAL = ("_operator", "hir", "aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
-#: Namespaces of PyTorch whose operators communicate, beside those of the functional collectives.
-COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_mem")
 #: What names of operators contain that all ranks of a process group call.
 COLLECTIVE = ("reduce", "gather", "scatter", "broadcast", "barrier", "all_to_all", "alltoall")
 
@@ -39,7 +38,7 @@ def is_called_by_all(target: str) -> bool | None:
     if known is not None:
         return known[0]
     namespace, name, *_ = f"{target}.".split(".")
-    if namespace in COMMUNICATING:
+    if namespace in NAMESPACES:
         return True if any(it in name for it in COLLECTIVE) else None
     return False if namespace in LOCAL or target.endswith(WITHOUT_COMMUNICATION) else None
 

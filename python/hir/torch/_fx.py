@@ -93,7 +93,9 @@ def _nodes(module: Any) -> tuple[Node, ...]:
     import torch
 
     graphs = {it.name: attribute(module, it.target) for it in module.graph.nodes if it.op == "get_attr"}
-    called = {name: _nodes(it) for name, it in graphs.items() if isinstance(it, torch.fx.GraphModule)}
+    modules = {id(it): it for it in graphs.values() if isinstance(it, torch.fx.GraphModule)}
+    bodies = {key: _nodes(it) for key, it in modules.items()}
+    called = {name: bodies[id(it)] for name, it in graphs.items() if id(it) in bodies}
     *nodes, output = (_node(it, module) for it in module.graph.nodes)
     [*results] = output.args[0] if isinstance(output.args[0], tuple) else output.args
     objects = {it.name for it in nodes if is_object(it)}
