@@ -116,7 +116,8 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     let same = same_groups(&dumps.records.groups);
     for (rank, mut logs) in by_rank {
         for log in &mut logs {
-            let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups);
+            let status = log.status.iter_mut().filter_map(|it| it.of.as_mut());
+            let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups).chain(status);
             groups.for_each(|it| *it = same[it.index()]);
         }
         let strangers: Vec<RankLog> =
@@ -177,6 +178,7 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     dumps.records.signatures = tables.signatures.into_values();
     dumps.records.stacks = tables.stacks.into_values();
     dumps.records.names = tables.names.into_values();
+    active::name_status(&mut dumps.records);
     active::mark_active(&mut dumps.records);
     active::mark_aborted(&mut dumps.records);
     Ok(dumps)

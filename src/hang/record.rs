@@ -238,6 +238,8 @@ pub struct Record {
     pub group: GroupId,
     /// From where.
     pub stack: StackId,
+    /// Its number among the records of its rank.
+    pub number: u32,
     /// Its number among the collectives of the group; for a send or recv, that of the last collective.
     pub seq: u32,
     /// Its number among the sends and receives of the group on this rank.
@@ -303,6 +305,8 @@ pub struct RankLog {
 pub struct GroupStatus {
     /// The number of the group in the process.
     pub group: u32,
+    /// The group, if a record names it with this number.
+    pub of: Option<GroupId>,
     /// The last one that the host has enqueued.
     pub enqueued: i64,
     /// The last one whose completion was noticed.
@@ -370,6 +374,11 @@ impl RankLog {
     /// Whether the ring buffer has overwritten records.
     pub fn is_cut(&self) -> bool {
         self.lost > 0 && !self.only_active
+    }
+
+    /// Returns the number of the last operation of a group that the host has enqueued, if the status of the group is known.
+    pub fn enqueued(&self, group: GroupId) -> Option<i64> {
+        self.status.iter().find(|it| it.of == Some(group)).map(|it| it.enqueued)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     queues::{Call, Job},
-    record::{Kind, Peer, Rank},
+    record::{Kind, Peer, Rank, Record},
     stall::{Place, Stall, has_lost},
     wording::{named_at, operands, place, position, ranks_of, ranks_text, verb, what_at},
 };
@@ -155,7 +155,7 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     let without = match stall.place {
         Place::Collective { queue, seq } => {
             let lanes = job.queues[queue].lanes.iter();
-            lanes.filter(|it| has_lost(job, it, seq)).map(|it| it.rank).collect()
+            lanes.filter(|it| has_lost(job, it, queue, seq)).map(|it| it.rank).collect()
         }
         Place::Pair { .. } | Place::AnySource { .. } => Vec::new(),
     };
@@ -182,14 +182,26 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
         )
     };
     let what = if is_hang { "the cause" } else { "whether all calls proceed" };
+    let only_active = job.records.ranks.iter().any(|it| it.only_active);
+    let (what, help) = if only_active {
+        (
+            format!("the dumps leave out what has completed, and do not show {what}"),
+            "run without `TORCH_INCLUDE_ONLY_ACTIVE`, so that dumps have all calls".to_owned(),
+        )
+    } else {
+        (
+            format!("the ring buffer has lost the records that would show {what}"),
+            "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
+        )
+    };
     let waits = waits(waiters_text(stall)) + &format!("; this is {}", position(job, call));
     Finding {
         code: if is_hang { Code::HangUndecided } else { Code::CallInFlight },
-        message: format!("the ring buffer has lost the records that would show {what}: {why}"),
+        message: format!("{what}: {why}"),
         ranks: Vec::new(),
         labels: vec![label(job, call, format!("rank {} waits here", call.rank))],
         notes: if is_message || !without.is_empty() { Vec::new() } else { vec![waits] },
-        help: "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
+        help,
     }
 }
 
@@ -225,7 +237,7 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         };
     let unstarted = unstarted(job, stall);
     let is_timed_out = stall.is_given_up(job);
-    let is_hang = is_partly || is_timed_out;
+    let is_hang = is_partly && has_waited(job, &stall.waiting) || is_timed_out;
     let partly = if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
         format!("rank {} has not completed it", one.rank)
     } else if let Place::Pair { .. } = stall.place {
@@ -291,11 +303,31 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     }
 }
 
+/// Whether ranks have issued or completed calls long after others completed the ones in which some wait: states are noticed late.
+fn has_waited(job: &Job<'_>, waiting: &[Call]) -> bool {
+    let records = || job.records.ranks.iter().flat_map(|it| &it.records);
+    let is_same = |a: &Record, b: &Record| (a.group, a.seq) == (b.group, b.seq) && b.is_collective();
+    let Some(first) = waiting.first().map(|it| job.record(*it)) else { return false };
+    let done = records().filter(|it| it.done && is_same(first, it)).map(|it| it.completed).min();
+    let last = records().map(|it| it.completed.max(it.created)).max();
+    done.zip(last).is_some_and(|(done, last)| last - done > LONG)
+}
+
+/// The nanoseconds after which the other members have noticed that a collective has completed.
+const LONG: i64 = 10_000_000_000;
+
 /// Returns the ranks on which the kernel of a call has not started, while it has on others: that of a rank that waits for nothing before it. All
 /// ranks of a job record starts, or none.
 fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
     let has_started = |it: &&Call| job.record(**it).started != 0;
-    if !stall.waiting.iter().any(|it| has_started(&it)) {
+    // Of a message, the other side may have completed it from a buffer.
+    let shows_starts =
+        |it: &Call| job.records.log(it.rank).is_some_and(|it| it.records.iter().any(|it| it.started != 0));
+    let is_half =
+        matches!(stall.place, Place::Pair { .. }) && stall.absent.is_empty() && stall.waiting.len() == 1;
+    let others_started =
+        stall.waiting.iter().any(|it| has_started(&it)) || is_half && stall.waiting.iter().all(shows_starts);
+    if !others_started {
         return Vec::new();
     }
     let is_first = |it: &&Call| {
