@@ -13,26 +13,31 @@ use crate::{
     site::call_name,
 };
 
-/// Finds the groups of `pg_status` that no record of the rank names: ranks number groups of one description alike.
+/// Finds the groups of `pg_status` that no record of the rank names: ranks give a group, or groups of one description, one number.
 pub(crate) fn name_status(records: &mut Records) {
-    let mut numbers: FxHashMap<&str, Option<u32>> = FxHashMap::default();
-    let description = |it: GroupId| match records.group(it).description.as_str() {
-        "" => None,
-        it => Some(it),
+    let mut of_group: FxHashMap<(&[Rank], &str), Option<u32>> = FxHashMap::default();
+    let mut of_description: FxHashMap<&str, Option<u32>> = FxHashMap::default();
+    let key = |it: GroupId| {
+        let group = records.group(it);
+        (group.members.as_deref().unwrap_or_default(), group.description.as_str())
     };
-    for (number, group) in
-        records.ranks.iter().flat_map(|log| &log.status).filter_map(|it| Some((it.group, it.of?)))
-    {
-        let Some(description) = description(group) else { continue };
-        let known = numbers.entry(description).or_insert(Some(number));
+    let known = records.ranks.iter().flat_map(|log| &log.status).filter_map(|it| Some((it.group, it.of?)));
+    for (number, group) in known {
+        let (members, description) = key(group);
+        let known = of_group.entry((members, description)).or_insert(Some(number));
+        *known = known.filter(|it| *it == number);
+        let known = of_description.entry(description).or_insert(Some(number));
         *known = known.filter(|it| *it == number);
     }
-    numbers.entry("default_pg").or_insert(Some(0));
-    let of = |log: &RankLog, number: u32| {
-        let is_it =
-            |it: &&GroupId| description(**it).is_some_and(|it| numbers.get(it) == Some(&Some(number)));
-        let mut found = log.groups.iter().filter(is_it);
-        found.next().copied().filter(|_| found.next().is_none())
+    of_description.entry("default_pg").or_insert(Some(0));
+    let number = |it: GroupId| {
+        let (members, description) = key(it);
+        let of_description = || *of_description.get(description).filter(|_| !description.is_empty())?;
+        of_group.get(&(members, description)).copied().flatten().or_else(of_description)
+    };
+    let of = |log: &RankLog, wanted: u32| {
+        let mut found = log.groups.iter().copied().filter(|it| number(*it) == Some(wanted));
+        found.next().filter(|_| found.next().is_none())
     };
     let found: Vec<Vec<Option<GroupId>>> = records
         .ranks
@@ -160,10 +165,8 @@ fn is_missed(records: &Records, log: &RankLog, record: &Record) -> bool {
             members.any(|it| is_missed(records, log, it))
         }
         Peer::None => {
-            let needs_all = !matches!(
-                records.signature(record.signature).kind,
-                Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::Other
-            );
+            let kind = records.signature(record.signature).kind;
+            let needs_all = kind.needs_all() || kind == Kind::Coalesced;
             let makes = |it: &Record| it.group == record.group && it.seq >= record.seq && it.is_collective();
             let members = records.group(record.group).members.iter().flatten();
             let logs = members.map(|rank| newest(*rank));

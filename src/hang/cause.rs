@@ -7,6 +7,8 @@
 //!
 //! Invariant: a rank is named as the one at fault only for a reason that the report gives (`Basis`, or what the call itself shows).
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -16,9 +18,9 @@ use crate::{
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
-    queues::{Call, Job, Queue, same_collective},
+    queues::{Call, Job, Lane, Queue, same_collective},
     record::{Batch, GroupId, Rank, Record},
-    stall::{Place, Stall, stalls},
+    stall::{Place, Stall, has_lost, stalls},
 };
 
 /// Why a job does not proceed.
@@ -84,8 +86,21 @@ fn is_root(job: &Job<'_>, stalls: &[Stall], first: &FxHashMap<Rank, Call>, cause
         Cause::Late { stall, ranks, .. } => {
             waits_first(*stall) && ranks.iter().all(|it| !first.contains_key(it))
         }
+        // A rank that waits elsewhere is no cause.
         Cause::Lost { stall, .. } => {
-            waits_first(*stall) && stalls[*stall].absent.iter().all(|it| !first.contains_key(it))
+            waits_first(*stall)
+                && match stalls[*stall].place {
+                    Place::Collective { queue, seq } => {
+                        let lanes = job.queues[queue].lanes.iter().filter(|it| has_lost(job, it, queue, seq));
+                        lanes.map(|it| it.rank).all(|it| !first.contains_key(&it))
+                    }
+                    Place::Pair { pair, .. } => {
+                        let (_, from, to) = job.pairs[pair].0;
+                        let waits = |it: Rank| stalls[*stall].ranks().any(|rank| rank == it);
+                        [from, to].into_iter().all(|it| waits(it) || !first.contains_key(&it))
+                    }
+                    Place::AnySource { .. } => true,
+                }
         }
         Cause::Unknown { stall } => waits_first(*stall),
         Cause::Cycle { edges, .. } => edges.iter().all(|it| waits_first(it.stall)),
@@ -133,8 +148,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let is_async: Vec<bool> = stalls.iter().map(|it| it.is_asynchronous(job)).collect();
     for (at, stall) in stalls.iter().enumerate().filter(|it| it.1.blocked_by.is_none()) {
         if open[at]
-            && !is_async[at]
             && let Some(cause) = went_past(job, at, stall)
+            && (!is_async[at] || is_ordered(job, stall, &cause.2))
         {
             open[at] = false;
             found.push(cause);
@@ -151,8 +166,12 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let first = first_open(&stalls, job);
     found.sort_by_cached_key(|it| {
         let is_behind = it.0.is_weak() && !is_root(job, &stalls, &first, &it.2);
-        let is_late = matches!(it.2, Cause::Late { is_proven: true, .. });
-        (if it.0.is_weak() { Weight::Lost } else { it.0 }, is_behind, !is_late, it.0, it.1)
+        // Of ranks that are late, the most.
+        let late = match &it.2 {
+            Cause::Late { is_proven: true, ranks, .. } => ranks.len(),
+            _ => 0,
+        };
+        (if it.0.is_weak() { Weight::Lost } else { it.0 }, is_behind, Reverse(late), it.0, it.1)
     });
     let mut causes: Vec<Cause> = membership(job, &stalls).into_iter().collect();
     if let Some(wrong) = wrong_peer(job, &stalls) {
@@ -321,6 +340,13 @@ fn went_past(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
     Some((Weight::Fault, stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }))
 }
 
+/// Whether a batch of messages is on one communicator with the later call that shows that a rank went past it, so that this cannot complete before.
+fn is_ordered(job: &Job<'_>, stall: &Stall, cause: &Cause) -> bool {
+    let Cause::Passed { later, .. } = cause else { return false };
+    let is_member = |it: &Call| job.record(*it).batch == Batch::Member;
+    job.record(*later).group == stall.group(job) && stall.waiting.iter().all(is_member)
+}
+
 /// Returns the cycles of ranks that wait for each other. `graph` has the open stalls that are not asynchronous.
 fn cycles(
     job: &Job<'_>,
@@ -366,11 +392,11 @@ fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
 /// it: in a group that other ranks have one of, and have used.
 fn may_initialize(job: &Job<'_>, idle: &[Rank]) -> bool {
     let description = |queue: &Queue| job.records.group(queue.group).own_description();
+    // What has completed may be left out.
     let is_used = |queue: &Queue| {
-        queue
-            .lanes
-            .iter()
-            .any(|it| !it.calls.is_empty() || job.has_enqueued(it, queue.group, 1) == Some(true))
+        let may = |rank: Rank| job.records.log(rank).is_some_and(|it| it.only_active);
+        let made = |it: &Lane| job.has_enqueued(it, queue.group, 1).unwrap_or_else(|| may(it.rank));
+        queue.lanes.iter().any(|it| !it.calls.is_empty() || made(it))
     };
     idle.len() > 1
         && job.queues.iter().any(|queue| {

@@ -88,14 +88,14 @@ pub(crate) fn is_amid(job: &Job<'_>, rank: Rank, has_waited: bool) -> bool {
     let Some((last, before)) = lane.tokens.split_last() else { return false };
     let end = lane.calls.len();
     has_waited && before.contains(last)
-        || earlier(&lane.tokens, end).is_some()
+        || earlier(&lane.tokens, end, false).is_some()
         || always(job, &lane, end).is_some()
 }
 
 /// As `earlier`; where the begin of rounds is lost, in a round that has all calls of the log.
 fn earlier_round(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
     let tokens = &lane.tokens;
-    let found = earlier(tokens, at).or_else(|| always(job, lane, at))?;
+    let found = earlier(tokens, at, is_whole(job, lane.calls[0].rank)).or_else(|| always(job, lane, at))?;
     let has_all = || tokens[..found].iter().all(|it| tokens[found..at].contains(it));
     (is_whole(job, lane.calls[at].rank) || has_all()).then_some(found)
 }
@@ -106,7 +106,15 @@ pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
     let departure = |rank: &Rank| {
         let own = lane(job, *rank, false);
         let open = own.calls.iter().position(|it| !job.record(*it).done)?;
-        let mut from = (open..own.calls.len()).take(MAX_OPEN);
+        // All before a collective that the suspects have completed is paired.
+        let others = || suspects.iter().filter(|it| *it != rank);
+        let is_shared = |it: &Call| {
+            let is_done =
+                |other: &Rank| same_collective(job, *it, *other).is_some_and(|it| job.record(it).done);
+            job.record(*it).done && others().all(is_done)
+        };
+        let shared = own.calls[..open].iter().rposition(is_shared).map_or(open, |it| it + 1);
+        let mut from = (shared.max(open.saturating_sub(MAX_OPEN))..own.calls.len()).take(2 * MAX_OPEN);
         let other = |at: usize| earlier_round(job, &own, at).filter(|it| own.tokens[*it] != own.tokens[at]);
         from.find_map(|at| Some((at, other(at)?))).map(|(at, before)| (own, at, before))
     };
@@ -278,7 +286,7 @@ fn agreement(
 
 /// Returns what followed the calls before a position in earlier rounds: behind the longest run of calls that was made before.
 fn predicted<'j>(tokens: &[Token<'j>], at: usize) -> Option<Token<'j>> {
-    earlier(tokens, at).map(|it| tokens[it])
+    earlier(tokens, at, false).map(|it| tokens[it])
 }
 
 /// Returns where the call before a position was made last, if one call always followed it, twice at least. Without stacks, calls of several places
@@ -294,21 +302,21 @@ fn always(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
     (is_same(other) && after.take(MAX_CONTEXT).all(is_same)).then_some(last)
 }
 
-/// Returns the position of the call that `predicted` returns.
-fn earlier(tokens: &[Token<'_>], at: usize) -> Option<usize> {
+/// Returns the position of the call that `predicted` returns. The begin of a whole log is one of a round.
+fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
     let last = tokens[..at].last()?;
-    let mut best: Option<(usize, usize, bool)> = None;
-    for end in (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT) {
+    let runs = (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT).map(|end| {
         let pairs = tokens[..end].iter().rev().zip(tokens[..at].iter().rev());
         let length = pairs.take(MAX_CONTEXT).take_while(|(a, b)| a == b).count();
-        match &mut best {
-            Some((longest, ..)) if length < *longest => (),
-            Some((longest, next, is_one)) if length == *longest => *is_one &= tokens[*next] == tokens[end],
-            _ => best = Some((length, end, true)),
-        }
-    }
+        (length + usize::from(is_whole && length == end), end)
+    });
+    let runs: Vec<(usize, usize)> = runs.collect();
     // A round at least, or a long run.
-    best.filter(|(length, end, is_one)| *is_one && *length >= (at - end).min(MIN_CONTEXT)).map(|it| it.1)
+    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(MIN_CONTEXT);
+    // Of equal ones, the last.
+    let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0)?;
+    let is_one = runs.iter().filter(|it| it.0 >= best.0).all(|it| tokens[it.1] == tokens[best.1]);
+    is_one.then_some(best.1)
 }
 
 /// Determines how the calls of a rank from a position on differ from those of another one.

@@ -332,7 +332,8 @@ fn is_one_place(
         let (a, b) = (job.call_at(mine, at)?, job.call_at(reference, at)?);
         Some(place(a) == place(own) && place(b) == place(theirs))
     };
-    Some(place(theirs) == place(own) || (mine.first..seq).any(|at| met(at).unwrap_or(false)))
+    let earlier = mine.calls.iter().map(|at| job.record(Call { rank: mine.rank, at: *at }).seq);
+    Some(place(theirs) == place(own) || earlier.take_while(|it| *it < seq).any(|at| met(at).unwrap_or(false)))
 }
 
 /// Finds calls that a member left out, added or exchanged.

@@ -11,7 +11,7 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    active,
+    active, earlier,
     record::{Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
     wording::numbers_text,
 };
@@ -178,6 +178,12 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     dumps.records.signatures = tables.signatures.into_values();
     dumps.records.stacks = tables.stacks.into_values();
     dumps.records.names = tables.names.into_values();
+    for (rank, why) in earlier::of_earlier_start(&dumps.records) {
+        let logs = &mut dumps.records.ranks;
+        if let Ok(at) = logs.binary_search_by_key(&rank, |it| it.rank) {
+            dumps.skipped.push(Skipped { file: logs.remove(at).file, rank, why });
+        }
+    }
     active::name_status(&mut dumps.records);
     active::mark_active(&mut dumps.records);
     active::mark_aborted(&mut dumps.records);

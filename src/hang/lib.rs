@@ -34,6 +34,7 @@
 
 mod active;
 mod agreement;
+mod answer;
 mod archive;
 mod batch;
 mod blame;

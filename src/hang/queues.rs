@@ -277,6 +277,18 @@ impl<'r> Job<'r> {
         lane.calls.last().map(|it| self.record(Call { rank: lane.rank, at: *it }).seq)
     }
 
+    /// Returns what the dump of a rank says of the last operations of a group.
+    pub(crate) fn status(&self, rank: Rank, group: GroupId) -> Option<GroupStatus> {
+        let is_it =
+            |it: &&GroupStatus| it.of.is_some_and(|it| *self.aliases.get(&it).unwrap_or(&it) == group);
+        self.records.log(rank)?.status.iter().find(is_it).copied()
+    }
+
+    /// Returns the number of the last operation of a group that a rank has enqueued, if its dump says so.
+    pub(crate) fn enqueued(&self, rank: Rank, group: GroupId) -> Option<i64> {
+        self.status(rank, group).map(|it| it.enqueued)
+    }
+
     /// Returns whether a member has made a collective, by what `pg_status` counts and by the numbers of its messages: `None` if they do not show that. The
     /// status has the number of the last operation, a collective or a message.
     pub(crate) fn has_enqueued(&self, lane: &Lane, group: GroupId, seq: u32) -> Option<bool> {
@@ -285,10 +297,7 @@ impl<'r> Job<'r> {
         if messages().any(|it| it.seq >= seq) {
             return Some(true);
         }
-        let is_it =
-            |it: &&GroupStatus| it.of.is_some_and(|it| *self.aliases.get(&it).unwrap_or(&it) == group);
-        let last =
-            log.status.iter().find(is_it).map(|it| it.enqueued).filter(|_| !self.alone.contains(&group))?;
+        let last = self.enqueued(lane.rank, group).filter(|_| !self.alone.contains(&group))?;
         let is_message = last > 0 && messages().map(|it| i64::from(it.p2p_seq)).max() == Some(last);
         (!is_message).then_some(last >= i64::from(seq))
     }

@@ -119,6 +119,14 @@ impl Kind {
         }
     }
 
+    /// Whether no member completes it without all others.
+    pub fn needs_all(self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce | Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Barrier
+        )
+    }
+
     /// Returns what a record of this kind does not hold, and ranks must agree in.
     pub fn hidden(self) -> Option<&'static str> {
         match self {
@@ -374,11 +382,6 @@ impl RankLog {
     /// Whether the ring buffer has overwritten records.
     pub fn is_cut(&self) -> bool {
         self.lost > 0 && !self.only_active
-    }
-
-    /// Returns the number of the last operation of a group that the host has enqueued, if the status of the group is known.
-    pub fn enqueued(&self, group: GroupId) -> Option<i64> {
-        self.status.iter().find(|it| it.of == Some(group)).map(|it| it.enqueued)
     }
 }
 

@@ -8,6 +8,7 @@ use grammar::{
 };
 
 use crate::{
+    answer::answer,
     cause::{Analysis, Cause, analyse},
     dumps::Dumps,
     earlier,
@@ -61,6 +62,8 @@ pub struct Report {
     pub records: usize,
     /// What was read, and what is left out.
     pub notes: Vec<String>,
+    /// What `to_json` returns of the first finding.
+    pub(crate) answer: serde_json::Value,
 }
 
 impl Report {
@@ -148,12 +151,15 @@ pub fn report(dumps: &Dumps) -> Report {
     }
     let open = logs.iter().filter(|it| !shows_completion(&job, it)).count();
     let recorded = logs.iter().filter(|it| !it.records.is_empty()).count();
+    let rows = rows(&job, &analysis);
+    let answer = answer(&job, findings.first(), &rows);
     Report {
         proceeds: findings.is_empty() && open == 0 && recorded == job.world.len(),
         findings,
         is_hang,
         cut: open,
-        rows: rows(&job, &analysis),
+        rows,
+        answer,
         world: job.world.len(),
         dumps: logs.len(),
         recorded,

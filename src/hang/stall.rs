@@ -200,12 +200,14 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
 /// Whether the other side of a message may be left out since it has completed: it is not in a batch, whose records stay. In a group of two, both sides have one
 /// number.
 fn is_left_out(job: &Job<'_>, call: Call, other: Rank, partner: Option<Call>) -> bool {
+    if !job.records.log(other).is_some_and(|it| it.only_active) {
+        return false;
+    }
     let record = job.record(call);
-    let Some(log) = job.records.log(other).filter(|it| it.only_active) else { return false };
     let is_pair = job.records.group(record.group).members.as_ref().is_some_and(|it| it.len() == 2);
     let is_known = match partner {
         Some(it) => job.record(it).p2p_seq == record.p2p_seq,
-        None => log.enqueued(record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
+        None => job.enqueued(other, record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
     };
     record.batch == Batch::Alone && !(is_pair && is_known)
 }

@@ -78,6 +78,7 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         let (source, finding) = diagnostic(finding, &dumps);
         screen.report_diagnostics(&source, &[finding]);
     }
+    screen.report_json(&found.to_json());
     let exit = if found.is_hang { Exit::Hang } else { Exit::Success };
     let mut lines = Vec::new();
     if !options.diagnostics.quiet {

@@ -236,9 +236,12 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
             _ => false,
         };
     let unstarted = unstarted(job, stall);
+    let unfinished = unfinished(job, stall);
     let is_timed_out = stall.is_given_up(job);
     let is_hang = is_partly && has_waited(job, &stall.waiting) || is_timed_out;
-    let partly = if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
+    let partly = if !unfinished.is_empty() {
+        format!("{} {} not completed it", ranks_text(&waiting), verb(&waiting, "have"))
+    } else if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
         format!("rank {} has not completed it", one.rank)
     } else if let Place::Pair { .. } = stall.place {
         "neither has completed it".to_owned()
@@ -286,6 +289,18 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         Some(label(job, *calls.first()?, format!("{} {} here", ranks_text(&ranks), verb(&ranks, "wait"))))
     });
     let late = match unstarted.as_slice() {
+        [] if !unfinished.is_empty() => {
+            let first: Vec<Rank> = unfinished.iter().copied().filter(|it| waiting.contains(it)).collect();
+            let others = unfinished.iter().copied().filter(|it| !waiting.contains(it)).collect::<Vec<_>>();
+            if !others.is_empty() {
+                notes.push(format!("{} {} such a call, too", ranks_text(&others), verb(&others, "have")));
+            }
+            format!(
+                "; the others have completed later calls of the group, which need {}: the device of {} is stuck behind it, or the watchdog is",
+                ranks_text(&first),
+                if first.len() == 1 { "this rank" } else { "these ranks" }
+            )
+        }
         [] => String::new(),
         _ => format!(
             "; it has started on the others, and not on {}: {} device is stuck before it",
@@ -296,11 +311,34 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     Finding {
         code: if is_hang { Code::HangUnknown } else { Code::CallInFlight },
         message: format!("{who} {}, {agrees}, and {partly}{why}{late}", named_at(job, &stall.waiting)),
-        ranks: unstarted,
+        ranks: if unstarted.is_empty() { unfinished } else { unstarted },
         labels: labels.collect(),
         notes,
         help,
     }
+}
+
+/// Returns the ranks that have not completed a collective, although all other members have completed a later one of the group, as `pg_status` counts them: of
+/// this collective and of others like it.
+fn unfinished(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
+    let Place::Collective { queue, seq } = stall.place else { return Vec::new() };
+    let description = |queue: usize| job.records.group(job.queues[queue].group).own_description();
+    let of = |queue: usize, seq: u32| {
+        let lanes = &job.queues[queue].lanes;
+        let done = |rank: Rank| job.status(rank, job.queues[queue].group).map_or(0, |it| it.completed);
+        let (ahead, waiting): (Vec<Rank>, Vec<Rank>) =
+            lanes.iter().map(|it| it.rank).partition(|it| done(*it) > i64::from(seq));
+        let is_head = |rank: &Rank| job.queues[queue].lane(*rank).is_some_and(|it| it.head == Some(seq));
+        let is_one_side = !ahead.is_empty() && waiting.iter().all(is_head);
+        if is_one_side { waiting } else { Vec::new() }
+    };
+    let own = of(queue, seq);
+    if own.is_empty() {
+        return own;
+    }
+    let like = (0..job.queues.len()).filter(|it| *it != queue && description(*it) == description(queue));
+    let heads = like.filter_map(|at| Some((at, job.queues[at].lanes.iter().filter_map(|it| it.head).min()?)));
+    own.into_iter().chain(heads.flat_map(|(at, seq)| of(at, seq))).collect()
 }
 
 /// Whether ranks have issued or completed calls long after others completed the ones in which some wait: states are noticed late.
