@@ -28,6 +28,8 @@ use crate::{
 pub(crate) enum Cause {
     /// Ranks have different members for a group of the same name.
     Membership { variants: Vec<GroupId>, waiting: Vec<Call> },
+    /// Ranks have made two groups in different orders.
+    Crosswise { at: usize, waiting: Vec<Call> },
     /// The members of a group do not make the same call.
     Diverged(Divergence),
     /// One rank leaves the calls of the program, in groups that others may not share.
@@ -173,7 +175,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         };
         (if it.0.is_weak() { Weight::Lost } else { it.0 }, is_behind, Reverse(late), it.0, it.1)
     });
-    let mut causes: Vec<Cause> = membership(job, &stalls).into_iter().collect();
+    let mut causes: Vec<Cause> =
+        crosswise(job, &stalls).into_iter().chain(membership(job, &stalls)).collect();
     if let Some(wrong) = wrong_peer(job, &stalls) {
         // It is what the cycles and orphans of its group are about.
         let is_about = |it: &Cause| match it {
@@ -205,6 +208,7 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
         | Cause::Cycle { deviant: Some(_), .. }
         | Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
+        | Cause::Crosswise { .. }
         | Cause::WrongPeer(_)
         | Cause::Missing { .. }
         | Cause::Uneven { .. } => return,
@@ -257,6 +261,7 @@ fn suspects(job: &Job<'_>, stalls: &[Stall], cause: &Cause) -> Vec<Rank> {
             cycle.iter().map(|it| it.from).collect()
         }
         Cause::Membership { .. }
+        | Cause::Crosswise { .. }
         | Cause::Departed(_)
         | Cause::Uneven { .. }
         | Cause::WrongPeer(_)
@@ -501,6 +506,16 @@ fn passed(job: &Job<'_>, stall: &Stall) -> Option<(Vec<Rank>, Call)> {
 
 /// The number of later calls that are compared.
 const MAX_LATER: usize = 64;
+
+/// Finds groups that ranks have made in different orders, if something waits in them.
+fn crosswise(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
+    job.records.crosswise.iter().enumerate().find_map(|(at, it)| {
+        let is_in = |stall: &&Stall| it.names.contains(&job.records.group(stall.group(job)).name);
+        let waiting: Vec<Call> =
+            stalls.iter().filter(is_in).flat_map(|it| it.waiting.iter().copied()).collect();
+        (!waiting.is_empty()).then_some(Cause::Crosswise { at, waiting })
+    })
+}
 
 /// Finds groups of one name whose members ranks state differently, if something waits in them.
 fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {

@@ -108,6 +108,7 @@ pub(crate) fn read(
         lost,
         has_gaps,
         only_active: false,
+        from_log: false,
         has_stacks: reader.has_stacks,
         reports_completion,
         status: top.get("pg_status").map(|it| status_of_groups(values, *it, &numbers)).unwrap_or_default(),

@@ -18,6 +18,7 @@ use crate::{
     dumps::{Dumps, ReadDump, Skipped, combine, is_program},
     json, pickle,
     record::{Interners, MAX_RANK, Rank, RankLog},
+    torch_log,
 };
 
 /// The bytes in which a dump is recognized.
@@ -74,12 +75,13 @@ const NOT_UNPACKED: &str = "an archive is read only if it is given by its own na
 /// A path that cannot be read, no dumps, or none that can be read.
 pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     let tables = Interners::default();
-    let (mut candidates, mut read, mut inner) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut candidates, mut read, mut inner, mut logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let fault = |fault| LoadError::Read { path: path.clone(), fault };
         let about = fs::metadata(path).map_err(fault)?;
         if about.is_dir() {
             candidates.extend(in_folder(path)?);
+            logs.extend(logs_in(path));
         } else if !about.is_file() {
             return Err(LoadError::NotAFile(path.clone()));
         } else if archive::is_archive(path) {
@@ -87,6 +89,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             match rank_of_name(&name) {
+                _ if is_log_name(&name) => logs.push(path.clone()),
                 // `DIR/*` has the program, too.
                 _ if paths.len() > 1 && is_no_dump(&name) => (),
                 Some(rank) => candidates.push((rank, path.clone())),
@@ -112,8 +115,9 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
             archives.clear();
         }
     }
+    let of_logs: Vec<ReadDump> = logs.iter().flat_map(|it| read_log(it, &tables)).collect();
     let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
-    if candidates.is_empty() && read.is_empty() {
+    if candidates.is_empty() && read.is_empty() && of_logs.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
         let folders =
             paths.iter().flat_map(|it| folders_with_dumps(it)).map(|it| format!("`{}`", it.display()));
@@ -121,6 +125,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     }
     let files = candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables)));
     read.extend(files.collect::<Vec<_>>());
+    add_logs(&mut read, of_logs);
     let mut dumps = combine(read, tables).map_err(unreadable)?;
     dumps.folders = paths.iter().map(|it| folder_of(it)).chain(inner).collect();
     if !archives.is_empty() {
@@ -142,7 +147,11 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
         found.add(name, name.clone(), bytes);
     }
     let path = || "these files".to_owned();
-    let read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
+    let printed =
+        files.iter().filter(|it| is_log_name(&it.0)).flat_map(|(name, bytes)| of_log(name, bytes, &tables));
+    let printed: Vec<ReadDump> = printed.collect();
+    let mut read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
+    add_logs(&mut read, printed);
     if read.is_empty() {
         return Err(LoadError::NoDumps { folder: path(), folders: Vec::new(), archives: Vec::new() });
     }
@@ -241,6 +250,40 @@ fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
 
 /// The keys of which each dump in JSON has one near its beginning.
 const KEYS: [&str; 4] = ["\"entries\"", "\"pg_config\"", "\"comm_lib_version\"", "\"nccl_version\""];
+
+/// Whether a name is that of what a job prints.
+fn is_log_name(name: &str) -> bool {
+    [".log", ".txt", ".out", ".err"].iter().any(|it| name.ends_with(it))
+}
+
+/// Returns the logs of a folder.
+fn logs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let is_log =
+        |it: &PathBuf| it.is_file() && is_log_name(&it.file_name().unwrap_or_default().to_string_lossy());
+    let mut found: Vec<PathBuf> = entries.filter(is_log).collect();
+    found.sort();
+    found
+}
+
+/// Reads what PyTorch has printed, if the file has lines of its watchdog.
+fn read_log(path: &Path, tables: &Interners) -> Vec<ReadDump> {
+    let mut bytes = Vec::new();
+    let is_read = File::open(path).and_then(|it| it.take(MAX_FILE).read_to_end(&mut bytes)).is_ok();
+    if is_read { of_log(&path.display().to_string(), &bytes, tables) } else { Vec::new() }
+}
+
+fn of_log(file: &str, bytes: &[u8], tables: &Interners) -> Vec<ReadDump> {
+    let text = String::from_utf8_lossy(bytes);
+    let logs = if torch_log::is_log(&text) { torch_log::read(&text, file, tables) } else { Vec::new() };
+    logs.into_iter().map(|(rank, log)| (rank, Ok(log))).collect()
+}
+
+/// Adds the logs of ranks without a dump, which says more.
+fn add_logs(read: &mut Vec<ReadDump>, logs: Vec<ReadDump>) {
+    let known: BTreeSet<Rank> = read.iter().filter(|it| it.1.is_ok()).map(|it| it.0).collect();
+    read.extend(logs.into_iter().filter(|it| !known.contains(&it.0)));
+}
 
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.
 fn is_no_dump(name: &str) -> bool {

@@ -58,5 +58,6 @@ pub mod record;
 pub mod report;
 pub mod site;
 mod stall;
+mod torch_log;
 mod value;
 mod wording;

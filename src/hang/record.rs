@@ -300,6 +300,8 @@ pub struct RankLog {
     pub has_gaps: bool,
     /// Whether records are left out because they have completed, and not because a ring buffer has overwritten them.
     pub only_active: bool,
+    /// Whether it is of lines that PyTorch has printed, and not of a dump.
+    pub from_log: bool,
     /// Whether the records have stacks.
     pub has_stacks: bool,
     /// False if the recorder does not report completion.
@@ -363,6 +365,17 @@ pub(crate) struct Interners {
     pub(crate) names: Interner<String>,
 }
 
+/// Two groups of the same members that ranks have made in different orders: what is the first one on some is the second one on others.
+#[derive(Clone, Debug)]
+pub struct Crosswise {
+    /// The names of the groups.
+    pub names: [String; 2],
+    /// Their descriptions on the ranks of the first side; on the others, they are exchanged.
+    pub descriptions: [String; 2],
+    /// The ranks of the two sides.
+    pub sides: [Vec<Rank>; 2],
+}
+
 /// The records of all ranks.
 #[derive(Debug, Default)]
 pub struct Records {
@@ -376,6 +389,8 @@ pub struct Records {
     pub stacks: Vec<Stack>,
     /// The names of files and functions.
     pub names: Vec<String>,
+    /// Groups that ranks have made in different orders.
+    pub crosswise: Vec<Crosswise>,
 }
 
 impl RankLog {

@@ -191,7 +191,7 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     } else {
         (
             format!("the ring buffer has lost the records that would show {what}"),
-            "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
+            "set `TORCH_FR_BUFFER_SIZE` (before 2.8 `TORCH_NCCL_TRACE_BUFFER_SIZE`) to a larger number and run again".to_owned(),
         )
     };
     let waits = waits(waiters_text(stall)) + &format!("; this is {}", position(job, call));

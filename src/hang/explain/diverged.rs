@@ -198,7 +198,7 @@ impl<'a, 'j> Sides<'a, 'j> {
     fn help(&self, all: &[Rank]) -> String {
         match &self.found.how {
             _ if self.found.is_before_records => {
-                "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run (2000 is the default) and run again".to_owned()
+                "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run and run again".to_owned()
             }
             How::Elements => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
             How::ElementType => "all members of the group must pass one element type here".to_owned(),
