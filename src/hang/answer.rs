@@ -3,59 +3,47 @@
 use serde_json::{Value, json};
 
 use crate::{
-    explain::Finding,
-    queues::{Call, Job},
+    dumps::Dumps,
+    explain::Label,
     record::{Peer, Rank},
     report::{RankRow, Report},
     site::call_name,
-    wording::place,
 };
 
-/// Makes the answer from the first finding.
-pub(crate) fn answer(job: &Job<'_>, finding: Option<&Finding>, rows: &[RankRow]) -> Value {
+/// Returns the answer as one JSON object: `verdict` (`hang`, `no hang`, `undecided`), `confidence` (`high` if the records show a hang and the rank, or that all
+/// calls have completed, `medium` if they show one of them, else `low`), `message`, and the ranks and the call that it is about.
+pub fn answer(dumps: &Dumps, report: &Report) -> Value {
+    let finding = report.findings.first();
+    let guilty = finding.map_or(&[][..], |it| &it.ranks);
+    let (verdict, confidence) = match (report.is_hang, report.proceeds) {
+        (true, _) => ("hang", if guilty.is_empty() { "medium" } else { "high" }),
+        (false, true) => ("no hang", "high"),
+        (false, false) => ("undecided", if guilty.is_empty() { "low" } else { "medium" }),
+    };
     let ranks = |state: &str| {
-        let mut ranks: Vec<Rank> =
-            rows.iter().filter(|it| it.state == state).flat_map(|it| it.ranks.iter().copied()).collect();
+        let rows = report.rows.iter().filter(|it| it.state == state);
+        let mut ranks: Vec<Rank> = rows.flat_map(|it| it.ranks.iter().copied()).collect();
         ranks.sort_unstable();
         ranks
     };
-    let call = finding.and_then(|it| it.labels.first()).map(|it| it.record);
-    let call = call.map(|(rank, at)| Call { rank, at: at as u32 });
-    let of_call = call.map(|it| {
-        let record = job.record(it);
-        let group = job.records.group(record.group);
-        let number = if record.peer == Peer::None { record.seq } else { record.p2p_seq };
-        json!({
-            "rank": it.rank, "name": call_name(job.records, record), "place": place(job, it),
-            "group": group.name, "description": group.description, "sequence_number": number,
-            "is_message": record.peer != Peer::None,
-        })
-    });
-    let list = |rows: &[RankRow]| -> Vec<Value> {
-        let row = |it: &RankRow| json!({"ranks": it.ranks, "state": it.state, "call": it.call, "place": it.place, "position": it.position});
-        rows.iter().map(row).collect()
-    };
+    let row = |it: &RankRow| json!({"ranks": it.ranks, "state": it.state, "call": it.call, "place": it.place, "position": it.position});
     json!({
-        "code": finding.map(|it| it.code.text()),
-        "guilty": finding.map_or(&[][..], |it| &it.ranks), "waiting": ranks("waits"), "without_dump": ranks("no dump"),
-        "call": of_call, "evidence": finding.map_or(&[][..], |it| &it.notes), "ranks": list(rows),
+        "verdict": verdict, "confidence": confidence, "message": report.verdict(), "code": finding.map(|it| it.code.text()),
+        "guilty": guilty, "waiting": ranks("waits"), "without_dump": ranks("no dump"),
+        "call": finding.and_then(|it| it.labels.first()).and_then(|it| call(dumps, it)),
+        "evidence": finding.map_or(&[][..], |it| &it.notes), "ranks": report.rows.iter().map(row).collect::<Vec<_>>(),
     })
 }
 
-impl Report {
-    /// Returns the answer as one JSON object: `verdict` (`hang`, `no hang`, `undecided`), `confidence` (`high` if the records show a hang and the rank, or that all
-    /// calls have completed, `medium` if they show one of them, else `low`), `message`, and the ranks and the call that it is about.
-    pub fn to_json(&self) -> Value {
-        let names = self.findings.first().is_some_and(|it| !it.ranks.is_empty());
-        let (verdict, confidence) = match (self.is_hang, self.proceeds) {
-            (true, _) => ("hang", if names { "high" } else { "medium" }),
-            (false, true) => ("no hang", "high"),
-            (false, false) => ("undecided", if names { "medium" } else { "low" }),
-        };
-        let mut object = self.answer.clone();
-        object["verdict"] = json!(verdict);
-        object["confidence"] = json!(confidence);
-        object["message"] = json!(self.verdict());
-        object
-    }
+fn call(dumps: &Dumps, label: &Label) -> Option<Value> {
+    let (rank, at) = label.record;
+    let records = &dumps.records;
+    let record = records.log(rank)?.records.get(at)?;
+    let group = records.group(record.group);
+    let is_message = record.peer != Peer::None;
+    Some(json!({
+        "rank": rank, "name": call_name(records, record), "group": group.name, "description": group.description,
+        "place": label.site.as_ref().map(|it| format!("{}:{}", it.file, it.line)),
+        "sequence_number": if is_message { record.p2p_seq } else { record.seq }, "is_message": is_message,
+    }))
 }

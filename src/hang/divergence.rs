@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     agreement::Key,
+    peers::usual_size,
     queues::{Call, Job, Lane, Queue},
     record::{Batch, Kind},
 };
@@ -32,6 +33,8 @@ pub(crate) enum Basis {
     History,
     /// The groups of the same description make the other call at this position.
     OtherGroups,
+    /// The calls at its line have other sizes elsewhere in the records.
+    Sizes,
     /// Nothing decides.
     Undecided,
 }
@@ -197,6 +200,13 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     }
     if let Some(chosen) = like_other_groups(job, queue, seq, parts) {
         return (chosen, Basis::OtherGroups);
+    }
+    // Two sides of one call at its line.
+    if let [one, two] = parts
+        && is_one_function(job, one[0], two[0])
+        && let Some(rank) = usual_size(job, one[0], two[0])
+    {
+        return (usize::from(one.iter().any(|it| it.rank == rank)), Basis::Sizes);
     }
     let seen: Vec<bool> = parts.iter().map(|part| is_habit(job, queue, part[0], seq)).collect();
     // A call that is seldom made follows nothing before.

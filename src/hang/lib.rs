@@ -34,7 +34,7 @@
 
 mod active;
 mod agreement;
-mod answer;
+pub mod answer;
 mod archive;
 mod batch;
 mod blame;

@@ -8,7 +8,6 @@ use grammar::{
 };
 
 use crate::{
-    answer::answer,
     cause::{Analysis, Cause, analyse},
     dumps::Dumps,
     earlier,
@@ -64,8 +63,6 @@ pub struct Report {
     pub records: usize,
     /// What was read, and what is left out.
     pub notes: Vec<String>,
-    /// What `to_json` returns of the first finding.
-    pub(crate) answer: serde_json::Value,
 }
 
 impl Report {
@@ -169,15 +166,12 @@ pub fn report(dumps: &Dumps) -> Report {
     }
     let open = logs.iter().filter(|it| !shows_completion(&job, it)).count();
     let recorded = logs.iter().filter(|it| !it.records.is_empty()).count();
-    let rows = rows(&job, &analysis);
-    let answer = answer(&job, findings.first(), &rows);
     Report {
         proceeds: findings.is_empty() && open == 0 && recorded == job.world.len(),
         findings,
         is_hang,
         cut: open,
-        rows,
-        answer,
+        rows: rows(&job, &analysis),
         world: job.world.len(),
         dumps: logs.len(),
         printed: printed.len(),

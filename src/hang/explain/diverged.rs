@@ -204,7 +204,7 @@ impl<'a, 'j> Sides<'a, 'j> {
             How::ElementType => "all members of the group must pass one element type here".to_owned(),
             How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
                 match self.found.basis {
-                    Basis::Majority | Basis::History | Basis::OtherGroups => format!(
+                    Basis::Majority | Basis::History | Basis::Sizes | Basis::OtherGroups => format!(
                         "look for a condition, a loop bound or an order that has another value on {} before this call",
                         ranks_text(all)
                     ),
@@ -377,6 +377,10 @@ fn basis_note(job: &Job<'_>, found: &Divergence, ranks: &[Rank], others: &[Rank]
         Basis::History => format!(
             "earlier in the records, the call of {} follows the one before it, too; that of {} never does",
             ranks_text(others),
+            ranks_text(ranks)
+        ),
+        Basis::Sizes => format!(
+            "the calls at the line of {} have other sizes or element types elsewhere in the records",
             ranks_text(ranks)
         ),
         Basis::OtherGroups => {

@@ -127,9 +127,12 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) 
             )
         }
     };
-    let message = format!(
-        "the splits of {name} do not match: all ranks together send {sent} elements and expect {expected}; {who}"
-    );
+    let message = match sent == expected {
+        true => format!("the splits of {name} are not those of the earlier rounds: {who}"),
+        false => format!(
+            "the splits of {name} do not match: all ranks together send {sent} elements and expect {expected}; {who}"
+        ),
+    };
     let waiting: Vec<Rank> = calls.iter().filter(|it| !job.record(**it).done).map(|it| it.rank).collect();
     Finding {
         code: Code::HangSizes,
