@@ -6,22 +6,56 @@
 //! An abort of a communicator ends its kernels, so that what hangs is `completed` in dumps that are written later. It is discovered at or
 //! after the time-out of the call, and another member has not made the call.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     record::{Batch, GroupId, Kind, Peer, Rank, RankLog, Record, Records, State},
     site::call_name,
 };
 
+/// Finds the groups of `pg_status` that no record of the rank names: ranks give a group, or groups of one description, one number.
+pub(crate) fn name_status(records: &mut Records) {
+    let mut of_group: FxHashMap<(&[Rank], &str), Option<u32>> = FxHashMap::default();
+    let mut of_description: FxHashMap<&str, Option<u32>> = FxHashMap::default();
+    let key = |it: GroupId| {
+        let group = records.group(it);
+        (group.members.as_deref().unwrap_or_default(), group.description.as_str())
+    };
+    let known = records.ranks.iter().flat_map(|log| &log.status).filter_map(|it| Some((it.group, it.of?)));
+    for (number, group) in known {
+        let (members, description) = key(group);
+        let known = of_group.entry((members, description)).or_insert(Some(number));
+        *known = known.filter(|it| *it == number);
+        let known = of_description.entry(description).or_insert(Some(number));
+        *known = known.filter(|it| *it == number);
+    }
+    of_description.entry("default_pg").or_insert(Some(0));
+    let number = |it: GroupId| {
+        let (members, description) = key(it);
+        let of_description = || *of_description.get(description).filter(|_| !description.is_empty())?;
+        of_group.get(&(members, description)).copied().flatten().or_else(of_description)
+    };
+    let of = |log: &RankLog, wanted: u32| {
+        let mut found = log.groups.iter().copied().filter(|it| number(*it) == Some(wanted));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let found: Vec<Vec<Option<GroupId>>> = records
+        .ranks
+        .iter()
+        .map(|log| log.status.iter().map(|it| it.of.or_else(|| of(log, it.group))).collect())
+        .collect();
+    for (log, found) in records.ranks.iter_mut().zip(found) {
+        log.status.iter_mut().zip(found).for_each(|(it, of)| it.of = of);
+    }
+}
+
 /// Marks the logs of dumps that hold active calls only, and the messages of their batches that have completed.
 pub(crate) fn mark_active(records: &mut Records) {
-    let has_no_record = |log: &RankLog| log.records.is_empty() && log.status.iter().any(|it| it.enqueued > 0);
-    let is_sign = |log: &RankLog| log.has_gaps || has_no_record(log);
     let has_completed =
         |log: &RankLog| log.reports_completion && log.records.iter().any(|it| it.state == State::Completed);
     // Dumps without any records are of a recorder that keeps none.
     let has_records = records.ranks.iter().any(|log| !log.records.is_empty());
-    if !has_records || records.ranks.iter().any(has_completed) || !records.ranks.iter().any(is_sign) {
+    if !has_records || records.ranks.iter().any(has_completed) || !is_left_out(&records.ranks) {
         return;
     }
     let key = |it: &Record| (it.group, it.p2p_seq);
@@ -41,8 +75,22 @@ pub(crate) fn mark_active(records: &mut Records) {
                 false => batched.contains(records.group(it.group).description.as_str()),
             }
     };
-    let done: Vec<Vec<bool>> =
-        records.ranks.iter().map(|log| log.records.iter().map(|it| is_done(log, it)).collect()).collect();
+    // What is issued behind it has completed.
+    let last_gap = |log: &RankLog| {
+        let gap = |it: &[Record]| it[1].number > it[0].number + 1;
+        log.records.windows(2).rposition(gap).map_or(0, |it| it + 1)
+    };
+    let of_log = |log: &RankLog| {
+        let gap = last_gap(log);
+        let is_over = |group: GroupId| {
+            log.status.iter().any(|it| it.of == Some(group) && it.enqueued > 0 && it.enqueued == it.completed)
+        };
+        let is_done = |(at, it): (usize, &Record)| {
+            is_done(log, it) || is_message(it) && (at < gap || is_over(it.group))
+        };
+        log.records.iter().enumerate().map(is_done).collect()
+    };
+    let done: Vec<Vec<bool>> = records.ranks.iter().map(of_log).collect();
     for (log, done) in records.ranks.iter_mut().zip(done) {
         log.only_active = true;
         // The calls that are left out cannot be counted.
@@ -54,6 +102,19 @@ pub(crate) fn mark_active(records: &mut Records) {
         }
     }
 }
+
+/// Whether the logs show that records are left out that no ring buffer has overwritten: some between others, or all. A ring buffer that has
+/// overwritten records is full, so that those of one job have one size, and nobody makes it very small.
+fn is_left_out(logs: &[RankLog]) -> bool {
+    let is_sign =
+        |log: &RankLog| log.has_gaps || log.records.is_empty() && log.status.iter().any(|it| it.enqueued > 0);
+    let mut cut = logs.iter().filter(|it| it.lost > 0).map(|it| it.records.len()).peekable();
+    let first = cut.peek().copied();
+    logs.iter().any(is_sign) || cut.any(|it| it < MIN_RING || Some(it) != first)
+}
+
+/// The number of records that a ring buffer holds at least.
+const MIN_RING: usize = 8;
 
 /// Takes calls that have completed by an abort for open, and given up.
 pub(crate) fn mark_aborted(records: &mut Records) {
@@ -104,10 +165,8 @@ fn is_missed(records: &Records, log: &RankLog, record: &Record) -> bool {
             members.any(|it| is_missed(records, log, it))
         }
         Peer::None => {
-            let needs_all = !matches!(
-                records.signature(record.signature).kind,
-                Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::Other
-            );
+            let kind = records.signature(record.signature).kind;
+            let needs_all = kind.needs_all() || kind == Kind::Coalesced;
             let makes = |it: &Record| it.group == record.group && it.seq >= record.seq && it.is_collective();
             let members = records.group(record.group).members.iter().flatten();
             let logs = members.map(|rank| newest(*rank));

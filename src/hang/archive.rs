@@ -23,7 +23,20 @@ const MAX_NAME: u64 = 1 << 16;
 /// Returns whether a path has the name of an archive.
 pub(crate) fn is_archive(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    [".zip", ".tar", ".tar.gz", ".tgz"].iter().any(|it| name.ends_with(it))
+    [".zip", ".tar", ".tar.gz", ".tgz"].iter().chain(&OTHERS).any(|it| name.ends_with(it))
+}
+
+/// The names of archives that are not unpacked.
+const OTHERS: [&str; 7] = [".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".7z"];
+
+/// Returns how a file is compressed that is not unpacked, with the command that does it.
+pub(crate) fn other_compression(head: &[u8]) -> Option<&'static str> {
+    match head {
+        [b'B', b'Z', b'h', ..] => Some("it is compressed with bzip2: `bunzip2` unpacks it"),
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => Some("it is compressed with xz: `unxz` unpacks it"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed with zstd: `unzstd` unpacks it"),
+        _ => None,
+    }
 }
 
 /// Calls `each` with the name and the bytes of each file of an archive that `wanted` selects by its name. Files that are compressed by themselves are
@@ -38,7 +51,11 @@ pub(crate) fn read(
 ) -> io::Result<()> {
     let file = BufReader::new(File::open(path)?);
     let name = path.to_string_lossy().to_lowercase();
-    if name.ends_with(".zip") {
+    if OTHERS.iter().any(|it| name.ends_with(it)) {
+        let message =
+            "hir unpacks `.zip`, `.tar`, `.tar.gz` and `.tgz`: unpack it (`tar -xf`), and give the folder";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    } else if name.ends_with(".zip") {
         read_zip(file, wanted, each)
     } else if name.ends_with(".tar") {
         read_tar(file, wanted, each)

@@ -35,7 +35,7 @@ pub(crate) fn mark_batches(
                 break;
             }
             record.batch = Batch::Member;
-            record.done = done;
+            (record.done, record.started) = (done, marker.started);
             parts.push(record.signature);
             first = at;
         }

@@ -52,6 +52,9 @@ pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) 
     if let Some(first) = counted.first().filter(|first| counted.iter().all(|it| it.0 == first.0)) {
         return Some(*first);
     }
+    if let Some(rank) = in_another_group(job, stalls, edges, &calls) {
+        return Some((rank, Reason::Alone));
+    }
     // What follows what cannot be told from parts of the logs.
     if calls.len() > MAX_EDGES || job.records.ranks.iter().any(|it| it.lost > 0) {
         return None;
@@ -77,6 +80,18 @@ pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) 
         (Some(edge), None) if edges.len() == 2 => Some((edge.from, Reason::Alone)),
         _ => None,
     }
+}
+
+/// Returns the rank that makes, at one place of the program, the call of most of the others in another group.
+fn in_another_group(job: &Job<'_>, stalls: &[Stall], edges: &[Edge], calls: &[Call]) -> Option<Rank> {
+    let [one, two] = calls else { return None };
+    let has_stack = !job.records.stack(job.record(*one).stack).frames.is_empty();
+    let is_same = job.token(*one) == job.token(*two) && job.record(*one).group != job.record(*two).group;
+    let waiting = |edge: &Edge| stalls[edge.stall].ranks().count();
+    let members = |edge: &Edge| job.queue(stalls[edge.stall].group(job)).map_or(0, |it| it.members.len());
+    let is_most = |edge: &Edge| waiting(edge) > 1 && waiting(edge) * 2 > members(edge);
+    let mut alone = edges.iter().filter(|it| waiting(it) == 1 && edges.iter().any(|it| is_most(it)));
+    alone.next().map(|it| it.from).filter(|_| has_stack && is_same)
 }
 
 /// The number of calls of a cycle that are looked for elsewhere in the records.

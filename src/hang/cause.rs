@@ -7,6 +7,8 @@
 //!
 //! Invariant: a rank is named as the one at fault only for a reason that the report gives (`Basis`, or what the call itself shows).
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -16,9 +18,9 @@ use crate::{
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
-    queues::{Call, Job, same_collective},
-    record::{GroupId, Rank},
-    stall::{Place, Stall, stalls},
+    queues::{Call, Job, Lane, Queue, same_collective},
+    record::{Batch, GroupId, Rank, Record},
+    stall::{Place, Stall, has_lost, stalls},
 };
 
 /// Why a job does not proceed.
@@ -26,6 +28,8 @@ use crate::{
 pub(crate) enum Cause {
     /// Ranks have different members for a group of the same name.
     Membership { variants: Vec<GroupId>, waiting: Vec<Call> },
+    /// Ranks have made two groups in different orders.
+    Crosswise { at: usize, waiting: Vec<Call> },
     /// The members of a group do not make the same call.
     Diverged(Divergence),
     /// One rank leaves the calls of the program, in groups that others may not share.
@@ -65,8 +69,58 @@ enum Weight {
     Unknown,
 }
 
+impl Weight {
+    /// Whether ranks that only wait, or are late, have it.
+    fn is_weak(self) -> bool {
+        matches!(self, Self::Lost | Self::Cycle | Self::Late | Self::Unknown)
+    }
+}
+
 /// A cause with its kind, and the time at which it began.
 type Dated = (Weight, i64, Cause);
+
+/// Whether what is about a cause waits for nothing else in the order in which devices execute: all of its calls are the first open ones of their
+/// ranks, and those that are late have none.
+fn is_root(job: &Job<'_>, stalls: &[Stall], first: &FxHashMap<Rank, Call>, cause: &Cause) -> bool {
+    let is_first = |it: &Call| is_one(job, first.get(&it.rank), *it);
+    let waits_first = |at: usize| stalls[at].waiting.iter().all(is_first);
+    match cause {
+        Cause::Late { stall, ranks, .. } => {
+            waits_first(*stall) && ranks.iter().all(|it| !first.contains_key(it))
+        }
+        // A rank that waits elsewhere is no cause.
+        Cause::Lost { stall, .. } => {
+            waits_first(*stall)
+                && match stalls[*stall].place {
+                    Place::Collective { queue, seq } => {
+                        let lanes = job.queues[queue].lanes.iter().filter(|it| has_lost(job, it, queue, seq));
+                        lanes.map(|it| it.rank).all(|it| !first.contains_key(&it))
+                    }
+                    Place::Pair { pair, .. } => {
+                        let (_, from, to) = job.pairs[pair].0;
+                        let waits = |it: Rank| stalls[*stall].ranks().any(|rank| rank == it);
+                        [from, to].into_iter().all(|it| waits(it) || !first.contains_key(&it))
+                    }
+                    Place::AnySource { .. } => true,
+                }
+        }
+        Cause::Unknown { stall } => waits_first(*stall),
+        Cause::Cycle { edges, .. } => edges.iter().all(|it| waits_first(it.stall)),
+        _ => true,
+    }
+}
+
+/// Returns the first open call of each rank.
+fn first_open(stalls: &[Stall], job: &Job<'_>) -> FxHashMap<Rank, Call> {
+    let mut first: FxHashMap<Rank, Call> = FxHashMap::default();
+    let lanes = job.queues.iter().flat_map(|it| &it.lanes);
+    let heads = lanes.filter_map(|it| job.call_at(it, it.head?));
+    for call in heads.chain(stalls.iter().flat_map(|it| it.waiting.iter().copied())) {
+        let known = first.entry(call.rank).or_insert(call);
+        *known = call.min(*known);
+    }
+    first
+}
 
 /// What was found, with what the explanation needs.
 pub(crate) struct Analysis {
@@ -96,8 +150,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let is_async: Vec<bool> = stalls.iter().map(|it| it.is_asynchronous(job)).collect();
     for (at, stall) in stalls.iter().enumerate().filter(|it| it.1.blocked_by.is_none()) {
         if open[at]
-            && !is_async[at]
             && let Some(cause) = went_past(job, at, stall)
+            && (!is_async[at] || is_ordered(job, stall, &cause.2))
         {
             open[at] = false;
             found.push(cause);
@@ -111,8 +165,18 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         found.extend(absence(job, at, stall, (&graph, &is_async)));
     }
     // Of causes that began at one time, the one that was found first comes first.
-    found.sort_by_key(|it| (it.0, it.1));
-    let mut causes: Vec<Cause> = membership(job, &stalls).into_iter().collect();
+    let first = first_open(&stalls, job);
+    found.sort_by_cached_key(|it| {
+        let is_behind = it.0.is_weak() && !is_root(job, &stalls, &first, &it.2);
+        // Of ranks that are late, the most.
+        let late = match &it.2 {
+            Cause::Late { is_proven: true, ranks, .. } => ranks.len(),
+            _ => 0,
+        };
+        (if it.0.is_weak() { Weight::Lost } else { it.0 }, is_behind, Reverse(late), it.0, it.1)
+    });
+    let mut causes: Vec<Cause> =
+        crosswise(job, &stalls).into_iter().chain(membership(job, &stalls)).collect();
     if let Some(wrong) = wrong_peer(job, &stalls) {
         // It is what the cycles and orphans of its group are about.
         let is_about = |it: &Cause| match it {
@@ -144,13 +208,16 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
         | Cause::Cycle { deviant: Some(_), .. }
         | Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
+        | Cause::Crosswise { .. }
         | Cause::WrongPeer(_)
         | Cause::Missing { .. }
         | Cause::Uneven { .. } => return,
         _ => None,
     };
-    let Some(found) = departure::find(job, stalls).filter(|it| named.is_none_or(|rank| rank == it.call.rank))
-    else {
+    let is_named = |it: &Departure| named.is_none_or(|rank| rank == it.call.rank);
+    let found = departure::find(job, stalls).filter(is_named);
+    let suspects = || suspects(job, stalls, first);
+    let Some(found) = found.or_else(|| departure::by_habit(job, &suspects()).filter(is_named)) else {
         return;
     };
     if named.is_some() && found.how == divergence::How::Other {
@@ -167,12 +234,55 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
     causes.insert(0, Cause::Departed(found));
 }
 
+/// Returns the ranks whose calls contradict each other in a cause; of ranks that only wait, those that wait for each other in the order in which
+/// devices execute.
+fn suspects(job: &Job<'_>, stalls: &[Stall], cause: &Cause) -> Vec<Rank> {
+    match cause {
+        Cause::Diverged(it) => it.calls().map(|it| it.rank).collect(),
+        Cause::Crossed(it) => vec![it.one.rank, it.other],
+        Cause::Message { send, receive, .. } => vec![send.rank, receive.rank],
+        Cause::Passed { stall, ranks, .. } => {
+            stalls[*stall].waiting.iter().map(|it| it.rank).chain(ranks.iter().copied()).collect()
+        }
+        Cause::Cycle { edges, is_proven: true, .. } => edges.iter().map(|it| it.from).collect(),
+        Cause::Cycle { .. } | Cause::Lost { .. } | Cause::Late { .. } | Cause::Unknown { .. } => {
+            let first = first_open(stalls, job);
+            let is_first = |it: &Call| is_one(job, first.get(&it.rank), *it);
+            // What is posted behind the first open call of its rank waits for that.
+            let ordered = stalls.iter().map(|stall| {
+                let (waiting, behind): (Vec<Call>, Vec<Call>) =
+                    stall.waiting.iter().partition(|it| is_first(it));
+                let absent = stall.absent.iter().copied().chain(behind.iter().map(|it| it.rank)).collect();
+                Stall { waiting, absent, behind: Vec::new(), ..stall.clone() }
+            });
+            let ordered: Vec<Stall> = ordered.filter(|it| !it.waiting.is_empty()).collect();
+            let graph = Graph::new(&ordered, vec![true; ordered.len()]);
+            let cycle = graph.cycles(|at| ordered[at].since(job)).into_iter().next().unwrap_or_default();
+            cycle.iter().map(|it| it.from).collect()
+        }
+        Cause::Membership { .. }
+        | Cause::Crosswise { .. }
+        | Cause::Departed(_)
+        | Cause::Uneven { .. }
+        | Cause::WrongPeer(_)
+        | Cause::Missing { .. } => Vec::new(),
+    }
+}
+
+/// Whether a call is the first open one of its rank, or in one batch with it.
+fn is_one(job: &Job<'_>, first: Option<&Call>, call: Call) -> bool {
+    let is_batch = |a: &Record, b: &Record| {
+        (a.batch, a.group, a.p2p_seq) == (Batch::Member, b.group, b.p2p_seq) && b.batch == Batch::Member
+    };
+    first.is_none_or(|it| *it == call || is_batch(job.record(*it), job.record(call)))
+}
+
 /// Returns the cause that the calls of a stall show by themselves.
 fn own_cause(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
     let since = || stall.since(job);
     let unknown = |weight| Some((weight, since(), Cause::Unknown { stall: at }));
     let lost = || {
-        let is_hang = stall.is_given_up(job) || stall.ranks().any(|it| is_full(job, it));
+        let is_hang = stall.is_given_up(job) || stall.ranks().any(|it| is_far_ahead(job, it));
         Some((Weight::Lost, since(), Cause::Lost { stall: at, is_hang }))
     };
     match stall.place {
@@ -235,6 +345,13 @@ fn went_past(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
     Some((Weight::Fault, stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }))
 }
 
+/// Whether a batch of messages is on one communicator with the later call that shows that a rank went past it, so that this cannot complete before.
+fn is_ordered(job: &Job<'_>, stall: &Stall, cause: &Cause) -> bool {
+    let Cause::Passed { later, .. } = cause else { return false };
+    let is_member = |it: &Call| job.record(*it).batch == Batch::Member;
+    job.record(*later).group == stall.group(job) && stall.waiting.iter().all(is_member)
+}
+
 /// Returns the cycles of ranks that wait for each other. `graph` has the open stalls that are not asynchronous.
 fn cycles(
     job: &Job<'_>,
@@ -269,11 +386,38 @@ pub(crate) fn is_expected(job: &Job<'_>, stall: &Stall) -> bool {
 /// many.
 fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
     let misses = |it: &&Stall| it.blocked_by.is_none() && it.absent.contains(&rank);
-    let mut waiting: Option<Rank> = None;
+    let mut waiting: Option<(Rank, GroupId)> = None;
     graph.stalls().iter().filter(misses).any(|it| {
-        is_expected(job, it)
-            || it.ranks().take(1).any(|other| other != rank && *waiting.get_or_insert(other) != other)
+        let other = it.ranks().find(|it| *it != rank).map(|other| (other, it.group(job)));
+        is_expected(job, it) || other.is_some_and(|it| *waiting.get_or_insert(it) != it)
     })
+}
+
+/// Whether some of several ranks may wait for another one of them in the first call of a communicator, which makes no record before all members have come to
+/// it: in a group that other ranks have one of, and have used.
+fn may_initialize(job: &Job<'_>, idle: &[Rank]) -> bool {
+    let description = |queue: &Queue| job.records.group(queue.group).own_description();
+    // What has completed may be left out.
+    let is_used = |queue: &Queue| {
+        let may = |rank: Rank| job.records.log(rank).is_some_and(|it| it.only_active);
+        let made = |it: &Lane| job.has_enqueued(it, queue.group, 1).unwrap_or_else(|| may(it.rank));
+        queue.lanes.iter().any(|it| !it.calls.is_empty() || made(it))
+    };
+    idle.len() > 1
+        && job.queues.iter().any(|queue| {
+            let members = queue.members.iter().filter(|it| idle.contains(it)).count();
+            let is_like =
+                |other: &Queue| description(other).is_some() && description(other) == description(queue);
+            members > 1 && !is_used(queue) && job.queues.iter().any(|it| is_like(it) && is_used(it))
+        })
+}
+
+/// Returns the number of ranks that a stall needs.
+fn members(job: &Job<'_>, stall: &Stall) -> usize {
+    match stall.place {
+        Place::Collective { queue, .. } => job.queues[queue].members.len(),
+        Place::Pair { .. } | Place::AnySource { .. } => 2,
+    }
 }
 
 /// Returns the cause of a stall whose absent ranks have no dump, or wait for nothing.
@@ -293,10 +437,12 @@ fn absence(
     let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
     // A rank with open messages may wait for them.
     let is_free = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_own(*it, *rank));
+    let is_few = idle.len() * 2 <= members(job, stall);
     let is_needed = is_expected(job, stall)
         || idle.iter().all(|it| is_missed_twice(job, graph, *it))
-        || stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it));
-    let is_proven = is_needed && idle.iter().all(is_free);
+        || is_few && stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it))
+        || is_few && idle.iter().all(|it| departure::is_amid(job, *it, stall.is_given_up(job)));
+    let is_proven = is_needed && idle.iter().all(is_free) && !may_initialize(job, &idle);
     (!idle.is_empty())
         .then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }
@@ -320,6 +466,11 @@ fn is_full(job: &Job<'_>, rank: Rank) -> bool {
 
 /// The number of calls that a host runs ahead of the device at most in a job that proceeds.
 const MAX_AHEAD: usize = 256;
+
+/// Whether a rank has made more calls since the first open one than a host is ahead of the device.
+fn is_far_ahead(job: &Job<'_>, rank: Rank) -> bool {
+    is_full(job, rank) && job.records.log(rank).is_some_and(|it| it.records.len() >= MAX_AHEAD)
+}
 
 /// Whether the first call that did not finish may be one that the ring buffer has lost: the oldest record of a log that lost some did
 /// not finish.
@@ -355,6 +506,16 @@ fn passed(job: &Job<'_>, stall: &Stall) -> Option<(Vec<Rank>, Call)> {
 
 /// The number of later calls that are compared.
 const MAX_LATER: usize = 64;
+
+/// Finds groups that ranks have made in different orders, if something waits in them.
+fn crosswise(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
+    job.records.crosswise.iter().enumerate().find_map(|(at, it)| {
+        let is_in = |stall: &&Stall| it.names.contains(&job.records.group(stall.group(job)).name);
+        let waiting: Vec<Call> =
+            stalls.iter().filter(is_in).flat_map(|it| it.waiting.iter().copied()).collect();
+        (!waiting.is_empty()).then_some(Cause::Crosswise { at, waiting })
+    })
+}
 
 /// Finds groups of one name whose members ranks state differently, if something waits in them.
 fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {

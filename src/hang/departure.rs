@@ -4,7 +4,7 @@
 //! on to another call, and earlier rounds do, too. Calls of several ranks may be paired although they differ, so that this is
 //! often before the call that hangs. What is only absent, since a log ends, is no departure: a rank may be behind.
 
-use rustc_hash::FxHashSet;
+use std::cmp::Ordering;
 
 use crate::{
     agreement::Key,
@@ -23,13 +23,14 @@ pub(crate) struct Departure {
     pub(crate) call: Call,
     /// What the others call there, by one of them.
     pub(crate) usual: Call,
-    /// The ranks that make the other call.
+    /// The ranks that make the other call; empty if the rank itself made it in earlier rounds.
     pub(crate) like: Vec<Rank>,
     pub(crate) how: How,
 }
 
-/// What a call does, its place, the description and size of its group, and the distance of its peer.
-type Token<'j> = (Key, u32, &'j str, usize, Option<i64>);
+/// What a call does, its place, the description and size of its group, the distance of its peer, and the number of calls since the one before, of which
+/// dumps may leave out those that have completed.
+type Token<'j> = (Key, u32, &'j str, usize, Option<i64>, u32);
 
 /// The calls of a rank that its program issues, or those that autograd issues from a thread of its own.
 struct Lane<'j> {
@@ -58,7 +59,7 @@ const MAX_SHIFT: usize = 16;
 /// Finds the one rank that departs, if it takes part in something that does not proceed.
 pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
     let logs = &job.records.ranks;
-    if logs.len() > MAX_RANKS || logs.iter().any(|it| it.only_active) {
+    if logs.len() > MAX_RANKS {
         return None;
     }
     let mut found = Vec::new();
@@ -75,9 +76,70 @@ pub(crate) fn is_habit(job: &Job<'_>, call: Call) -> bool {
     let record = job.record(call);
     let lane = lane(job, call.rank, site(job.records, record).is_some_and(|it| it.autograd));
     let at = lane.calls.binary_search(&call).ok().filter(|it| *it > 0);
-    let is_whole = job.records.log(call.rank).is_some_and(|it| it.lost == 0);
-    is_whole && at.is_some_and(|at| predicted(&lane.tokens, at) == Some(lane.tokens[at]))
+    let follows =
+        |at: usize| earlier_round(job, &lane, at).is_some_and(|it| lane.tokens[it] == lane.tokens[at]);
+    at.is_some_and(follows)
 }
+
+/// Whether the last call of a rank is one behind which it made another call in earlier rounds, the same one if it has not waited long: its program has not
+/// ended.
+pub(crate) fn is_amid(job: &Job<'_>, rank: Rank, has_waited: bool) -> bool {
+    let lane = lane(job, rank, false);
+    let Some((last, before)) = lane.tokens.split_last() else { return false };
+    let end = lane.calls.len();
+    has_waited && before.contains(last)
+        || earlier(&lane.tokens, end, false).is_some()
+        || always(job, &lane, end).is_some()
+}
+
+/// As `earlier`; where the begin of rounds is lost, in a round that has all calls of the log.
+fn earlier_round(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
+    let tokens = &lane.tokens;
+    let found = earlier(tokens, at, is_whole(job, lane.calls[0].rank)).or_else(|| always(job, lane, at))?;
+    let has_all = || tokens[..found].iter().all(|it| tokens[found..at].contains(it));
+    (is_whole(job, lane.calls[at].rank) || has_all()).then_some(found)
+}
+
+/// Of ranks that wait for each other, finds the only one whose open calls do not follow as in its earlier rounds. A call that it has never made may be
+/// the first one of its kind.
+pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
+    let departure = |rank: &Rank| {
+        let own = lane(job, *rank, false);
+        let open = own.calls.iter().position(|it| !job.record(*it).done)?;
+        // All before a collective that the suspects have completed is paired.
+        let others = || suspects.iter().filter(|it| *it != rank);
+        let is_shared = |it: &Call| {
+            let is_done =
+                |other: &Rank| same_collective(job, *it, *other).is_some_and(|it| job.record(it).done);
+            job.record(*it).done && others().all(is_done)
+        };
+        let shared = own.calls[..open].iter().rposition(is_shared).map_or(open, |it| it + 1);
+        let mut from = (shared.max(open.saturating_sub(MAX_OPEN))..own.calls.len()).take(2 * MAX_OPEN);
+        let other = |at: usize| earlier_round(job, &own, at).filter(|it| own.tokens[*it] != own.tokens[at]);
+        from.find_map(|at| Some((at, other(at)?))).map(|(at, before)| (own, at, before))
+    };
+    let mut found = suspects.iter().filter_map(departure);
+    let (Some((own, at, before)), None) = (found.next(), found.next()) else { return None };
+    let is_known = own.tokens[before..at].contains(&own.tokens[at])
+        || is_moved(&own.tokens[at], &own.tokens[before])
+        || own.tokens[at].5 > 1 && own.tokens[at].5 == own.tokens[before].5;
+    let how = how(job, (&own, at), (&own, before));
+    // Without stacks, a call behind a loop may look like one of it.
+    let has_stacks = job.records.log(own.calls[at].rank).is_some_and(|it| it.has_stacks);
+    let goes_on = own.tokens.len() >= at + MIN_OPEN && !matches!(how, How::Other);
+    (is_known && (has_stacks || goes_on)).then(|| Departure {
+        call: own.calls[at],
+        usual: own.calls[before],
+        like: Vec::new(),
+        how,
+    })
+}
+
+/// The number of calls that show how a rank goes on.
+const MIN_OPEN: usize = 3;
+
+/// The number of open calls that are compared with earlier rounds.
+const MAX_OPEN: usize = 32;
 
 fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
     let records = job.records.log(rank).map_or(&[][..], |it| &it.records);
@@ -88,10 +150,15 @@ fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
     };
     let calls = (0..records.len() as u32).map(|at| Call { rank, at }).filter(is_wanted);
     let calls: Vec<Call> = calls.collect();
-    Lane { tokens: calls.iter().map(|it| token(job, *it)).collect(), calls }
+    let mut before = 0;
+    let tokens = calls.iter().map(|it| {
+        let number = job.record(*it).number;
+        token(job, *it, number.saturating_sub(std::mem::replace(&mut before, number)))
+    });
+    Lane { tokens: tokens.collect(), calls }
 }
 
-fn token<'j>(job: &'j Job<'_>, call: Call) -> Token<'j> {
+fn token<'j>(job: &'j Job<'_>, call: Call, gap: u32) -> Token<'j> {
     let record = job.record(call);
     let (key, place) = job.token(call);
     let group = job.records.group(record.group);
@@ -99,15 +166,16 @@ fn token<'j>(job: &'j Job<'_>, call: Call) -> Token<'j> {
         Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
         Peer::None | Peer::Any => None,
     };
-    (key, place, &group.description, group.members.as_ref().map_or(0, Vec::len), peer)
+    // Ends of batches and calls of other threads are no gap.
+    let only_active = job.records.log(call.rank).is_some_and(|it| it.only_active);
+    let gap = if only_active { gap } else { 1 };
+    (key, place, &group.description, group.members.as_ref().map_or(0, Vec::len), peer, gap)
 }
 
 /// Where two lanes have the same call: at their begin, or behind what ring buffers have overwritten.
 fn anchor(job: &Job<'_>, one: &Lane<'_>, two: &Lane<'_>) -> Option<(usize, usize)> {
     let rank = two.calls.first()?.rank;
-    let is_whole = |it: &Lane<'_>| {
-        it.calls.first().is_some_and(|it| job.records.log(it.rank).is_some_and(|it| it.lost == 0))
-    };
+    let is_whole = |it: &Lane<'_>| it.calls.first().is_some_and(|it| is_whole(job, it.rank));
     if is_whole(one) && is_whole(two) {
         return Some((0, 0));
     }
@@ -118,22 +186,29 @@ fn anchor(job: &Job<'_>, one: &Lane<'_>, two: &Lane<'_>) -> Option<(usize, usize
     one.calls.iter().enumerate().find_map(meet)
 }
 
+/// Whether no call of a rank is lost that its lane would hold.
+fn is_whole(job: &Job<'_>, rank: Rank) -> bool {
+    job.records.log(rank).is_some_and(|log| {
+        let mut messages = log.records.iter().filter(|it| it.peer != Peer::None);
+        log.lost == 0 || log.only_active && messages.next().is_none_or(|it| it.p2p_seq <= 1)
+    })
+}
+
 /// Finds where a rank departs from those that made the same calls until then.
 fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
     let own = &lanes[at];
     // The nearest ranks first: in groups of neighbours, roles are alike.
     let mut others: Vec<usize> = (0..lanes.len()).filter(|it| *it != at).collect();
     others.sort_by_key(|it| it.abs_diff(at));
-    let mut differ: Vec<(usize, usize, usize)> = Vec::new();
+    let mut differ: Vec<(usize, usize, usize, usize)> = Vec::new();
     let mut agreed = 0;
     for other in others.into_iter().take(MAX_COMPARED) {
         let Some((mine, theirs)) = anchor(job, own, &lanes[other]) else { continue };
-        let (a, b) = (&own.tokens[mine..], &lanes[other].tokens[theirs..]);
-        let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        if same < a.len() && same < b.len() {
-            differ.push((mine + same, other, theirs + same));
+        let (ends, is_other) = agreement(job, (own, mine), (&lanes[other], theirs));
+        if is_other {
+            differ.push((ends.0, other, ends.1, ends.0 - mine));
         } else {
-            agreed = agreed.max(mine + same);
+            agreed = agreed.max(ends.0);
         }
     }
     let place = differ.iter().map(|it| it.0).max()?;
@@ -141,19 +216,26 @@ fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
     if agreed > place {
         return None;
     }
-    let like: Vec<(usize, usize)> = differ.iter().filter(|it| it.0 == place).map(|it| (it.1, it.2)).collect();
+    differ.retain(|it| it.0 == place);
+    let same = differ.iter().map(|it| it.3).min().unwrap_or(0);
+    let like: Vec<(usize, usize)> = differ.iter().map(|it| (it.1, it.2)).collect();
     let usual = |it: &(usize, usize)| lanes[it.0].tokens[it.1];
     let first = usual(like.first()?);
     if like.iter().any(|it| usual(it) != first) {
         return None;
     }
-    let is_cut = job.records.log(own.calls[place].rank).is_none_or(|it| it.lost > 0);
-    let habit = predicted(&own.tokens, place);
+    let is_cut = !is_whole(job, own.calls[place].rank);
+    let habit = earlier_round(job, own, place).map(|it| own.tokens[it]);
     let is_habit = habit == Some(first);
     let was_made = |token: &Token<'_>| own.tokens[..place].contains(token);
     // Of cut logs, the begin of rounds may be lost, in which roles differ.
-    let is_usual = is_habit || like.len() > 1 && !is_cut;
-    if !is_usual || !was_made(&first) || habit == Some(own.tokens[place]) {
+    let follows =
+        || place > 0 && own.tokens[..place].windows(2).any(|it| it == [own.tokens[place - 1], first]);
+    let is_usual = is_habit || like.len() > 1 && (!is_cut || same >= MIN_CONTEXT || follows());
+    // What has completed may be left out.
+    let may_be_first =
+        job.records.log(own.calls[place].rank).is_some_and(|it| it.only_active) && like.len() > 1;
+    if !is_usual || !may_be_first && !was_made(&first) || habit == Some(own.tokens[place]) {
         return None;
     }
     // The longest log shows best what follows.
@@ -163,8 +245,8 @@ fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
     // Of two ranks, the one that leaves a loop for the first time may be right.
     let goes_on = own.tokens.get(place + 1).is_some() && !matches!(how, How::Other);
     let has_place = !job.records.stack(job.record(own.calls[place]).stack).frames.is_empty();
-    let is_known = has_place && was_made(&own.tokens[place]);
-    if like.len() == 1 && (is_cut || !is_known && !goes_on) {
+    let is_known = has_place && (was_made(&own.tokens[place]) || is_moved(&own.tokens[place], &first));
+    if like.len() == 1 && (is_cut && !is_habit || !is_known && !goes_on) {
         return None;
     }
     Some(Departure {
@@ -175,36 +257,81 @@ fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
     })
 }
 
-/// Returns what followed the calls before a position in earlier rounds: behind the longest run of calls that was made before.
-fn predicted<'j>(tokens: &[Token<'j>], at: usize) -> Option<Token<'j>> {
-    let last = tokens[..at].last()?;
-    let mut best: Option<(usize, Token<'j>, bool)> = None;
-    for end in (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT) {
-        let pairs = tokens[..end].iter().rev().zip(tokens[..at].iter().rev());
-        let length = pairs.take(MAX_CONTEXT).take_while(|(a, b)| a == b).count();
-        // A round at least, or a long run.
-        if length < (at - end).min(MIN_CONTEXT) {
-            continue;
-        }
-        match &mut best {
-            Some((longest, ..)) if length < *longest => (),
-            Some((longest, next, is_one)) if length == *longest => *is_one &= *next == tokens[end],
-            _ => best = Some((length, tokens[end], true)),
+/// Returns the positions up to which two lanes agree, and whether they differ there. Dumps without what has completed lack collectives, not the messages of
+/// batches: what is missing is told by the numbers of records.
+fn agreement(
+    job: &Job<'_>,
+    (own, mut mine): (&Lane<'_>, usize),
+    (other, mut theirs): (&Lane<'_>, usize),
+) -> ((usize, usize), bool) {
+    let is_active = |it: &Lane<'_>| job.records.log(it.calls[0].rank).is_some_and(|it| it.only_active);
+    let by_number = is_active(own) || is_active(other);
+    while let (Some(a), Some(b)) = (own.calls.get(mine), other.calls.get(theirs)) {
+        let (one, two) = (own.tokens[mine], other.tokens[theirs]);
+        let numbers = (job.record(*a).number, job.record(*b).number);
+        let is_same = (one.0, one.1, one.2, one.3, one.4) == (two.0, two.1, two.2, two.3, two.4);
+        match numbers.0.cmp(&numbers.1) {
+            Ordering::Less if by_number && one.4.is_none() => mine += 1,
+            Ordering::Greater if by_number && two.4.is_none() => theirs += 1,
+            Ordering::Equal | Ordering::Less | Ordering::Greater
+                if is_same && (!by_number || numbers.0 == numbers.1) =>
+            {
+                (mine, theirs) = (mine + 1, theirs + 1);
+            }
+            _ => return ((mine, theirs), true),
         }
     }
-    best.filter(|it| it.2).map(|it| it.1)
+    ((mine, theirs), false)
+}
+
+/// Returns what followed the calls before a position in earlier rounds: behind the longest run of calls that was made before.
+fn predicted<'j>(tokens: &[Token<'j>], at: usize) -> Option<Token<'j>> {
+    earlier(tokens, at, false).map(|it| tokens[it])
+}
+
+/// Returns where the call before a position was made last, if one call always followed it, twice at least. Without stacks, calls of several places
+/// look alike.
+fn always(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
+    let (tokens, before) = (&lane.tokens, at.checked_sub(1)?);
+    if !job.records.log(lane.calls.first()?.rank)?.has_stacks {
+        return None;
+    }
+    let mut after = (1..at).rev().filter(|it| tokens[it - 1] == tokens[before]);
+    let (last, other) = (after.next()?, after.next()?);
+    let is_same = |it: usize| tokens[it] == tokens[last];
+    (is_same(other) && after.take(MAX_CONTEXT).all(is_same)).then_some(last)
+}
+
+/// Returns the position of the call that `predicted` returns. The begin of a whole log is one of a round.
+fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
+    let last = tokens[..at].last()?;
+    let runs = (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT).map(|end| {
+        let pairs = tokens[..end].iter().rev().zip(tokens[..at].iter().rev());
+        let length = pairs.take(MAX_CONTEXT).take_while(|(a, b)| a == b).count();
+        (length + usize::from(is_whole && length == end), end)
+    });
+    let runs: Vec<(usize, usize)> = runs.collect();
+    // A round at least, or a long run.
+    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(MIN_CONTEXT);
+    // Of equal ones, the last.
+    let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0)?;
+    let is_one = runs.iter().filter(|it| it.0 >= best.0).all(|it| tokens[it.1] == tokens[best.1]);
+    is_one.then_some(best.1)
 }
 
 /// Determines how the calls of a rank from a position on differ from those of another one.
-fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>, usize)) -> How {
+fn how<'j>(job: &Job<'_>, (own, at): (&Lane<'j>, usize), (theirs, place): (&Lane<'j>, usize)) -> How {
     // A log that ends goes on as in earlier rounds.
+    let without_gaps =
+        |of: &[Token<'j>]| of.iter().map(|it| (it.0, it.1, it.2, it.3, it.4, 1)).collect::<Vec<_>>();
     let mut theirs_on = theirs.tokens.clone();
     while theirs_on.len() < place + MAX_AHEAD
         && let Some(next) = predicted(&theirs_on, theirs_on.len())
     {
         theirs_on.push(next);
     }
-    let (a, b) = (&own.tokens[at..], &theirs_on[place..]);
+    let (a, b) = (without_gaps(&own.tokens[at..]), without_gaps(&theirs_on[place..]));
+    let (a, b) = (a.as_slice(), b.as_slice());
     // The number of calls that agree, if it is all that there are and at least one.
     let agree = |a: &[Token<'_>], b: &[Token<'_>]| {
         let count = a.iter().zip(b).take_while(|(a, b)| a == b).count();
@@ -243,15 +370,12 @@ fn how(job: &Job<'_>, (own, at): (&Lane<'_>, usize), (theirs, place): (&Lane<'_>
             return How::Reordered(width as u32);
         }
     }
-    best.map_or_else(|| alone(own, at, (a, b)), |it| it.1)
+    best.map_or(How::Other, |it| it.1)
 }
 
-/// The same if what follows is not known: a call that the rank never made before is one more, as far as its place shows.
-fn alone(own: &Lane<'_>, at: usize, (a, b): (&[Token<'_>], &[Token<'_>])) -> How {
-    let known: FxHashSet<&Token<'_>> = own.tokens[..at].iter().collect();
-    // The same call in another group is no call more.
-    let is_moved = (a[0].0, a[0].1) == (b[0].0, b[0].1) && a[0].1 != 0;
-    if a[0].1 != 0 && !known.contains(&a[0]) && !is_moved { How::Added(1) } else { How::Other }
+/// Whether two calls at one place of the program are of other groups or peers.
+fn is_moved(one: &Token<'_>, other: &Token<'_>) -> bool {
+    (one.0, one.1) == (other.0, other.1) && one.1 != 0 && one != other
 }
 
 /// Whether the rank takes part in something that does not proceed, in one of the groups of the two calls.

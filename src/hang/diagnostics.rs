@@ -86,8 +86,10 @@ fn program(file: &str, dumps: &Dumps) -> Option<String> {
     if let Some((_, text)) = known {
         return Some(text.clone());
     }
-    let beside = dumps.folders.iter().flat_map(|it| [it.join(path), it.join("..").join(path)]);
-    let places = std::iter::once(path.to_owned()).chain(beside.filter(|_| path.is_relative()));
+    // Dumps have absolute paths of another machine.
+    let name = if path.is_absolute() { Path::new(path.file_name()?) } else { path };
+    let beside = dumps.folders.iter().flat_map(|it| [it.join(name), it.join("..").join(name)]);
+    let places = std::iter::once(path.to_owned()).chain(beside);
     let found = places
         .into_iter()
         .find(|it| fs::metadata(it).is_ok_and(|it| it.is_file() && it.len() <= MAX_PROGRAM))?;

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     agreement::Key,
+    peers::usual_size,
     queues::{Call, Job, Lane, Queue},
     record::{Batch, Kind},
 };
@@ -32,6 +33,8 @@ pub(crate) enum Basis {
     History,
     /// The groups of the same description make the other call at this position.
     OtherGroups,
+    /// The calls at its line have other sizes elsewhere in the records.
+    Sizes,
     /// Nothing decides.
     Undecided,
 }
@@ -198,6 +201,13 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     if let Some(chosen) = like_other_groups(job, queue, seq, parts) {
         return (chosen, Basis::OtherGroups);
     }
+    // Two sides of one call at its line.
+    if let [one, two] = parts
+        && is_one_function(job, one[0], two[0])
+        && let Some(rank) = usual_size(job, one[0], two[0])
+    {
+        return (usize::from(one.iter().any(|it| it.rank == rank)), Basis::Sizes);
+    }
     let seen: Vec<bool> = parts.iter().map(|part| is_habit(job, queue, part[0], seq)).collect();
     // A call that is seldom made follows nothing before.
     let is_known = |part: &Vec<Call>| is_made_before(job, queue, part[0], seq);
@@ -332,7 +342,8 @@ fn is_one_place(
         let (a, b) = (job.call_at(mine, at)?, job.call_at(reference, at)?);
         Some(place(a) == place(own) && place(b) == place(theirs))
     };
-    Some(place(theirs) == place(own) || (mine.first..seq).any(|at| met(at).unwrap_or(false)))
+    let earlier = mine.calls.iter().map(|at| job.record(Call { rank: mine.rank, at: *at }).seq);
+    Some(place(theirs) == place(own) || earlier.take_while(|it| *it < seq).any(|at| met(at).unwrap_or(false)))
 }
 
 /// Finds calls that a member left out, added or exchanged.

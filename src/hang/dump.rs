@@ -81,8 +81,10 @@ pub(crate) fn read(
     let mut records = Vec::with_capacity(entries.len());
     let (mut lost, mut is_p2p) = (0, Vec::with_capacity(entries.len()));
     let (mut has_gaps, mut next) = (false, None);
+    let mut numbers: FxHashMap<u32, GroupId> = FxHashMap::default();
     for (at, entry) in entries.iter().enumerate() {
-        let (record, id, of_p2p) = reader.record(at, *entry)?;
+        let (record, id, of_p2p, number) = reader.record(at, *entry)?;
+        number.into_iter().for_each(|it| _ = numbers.insert(it, record.group));
         if reader.cache.members > MAX_MEMBERS {
             return Err(DumpError::TooManyMembers);
         }
@@ -106,19 +108,21 @@ pub(crate) fn read(
         lost,
         has_gaps,
         only_active: false,
+        from_log: false,
         has_stacks: reader.has_stacks,
         reports_completion,
-        status: top.get("pg_status").map(|it| status_of_groups(values, *it)).unwrap_or_default(),
+        status: top.get("pg_status").map(|it| status_of_groups(values, *it, &numbers)).unwrap_or_default(),
     })
 }
 
 /// Reads `pg_status`; groups without usable numbers are left out.
-fn status_of_groups(values: &Values, status: Id) -> Vec<GroupStatus> {
+fn status_of_groups(values: &Values, status: Id, numbers: &FxHashMap<u32, GroupId>) -> Vec<GroupStatus> {
     let groups = values.dict(status).into_iter().flatten().take(MAX_STATUS);
     let read = |(number, group): (&str, Id)| {
         let last = |key: &str| values.dict(group)?.find(|it| it.0 == key).and_then(|it| values.int(it.1));
         let (enqueued, completed) = (last("last_enqueued_collective")?, last("last_completed_collective")?);
-        Some(GroupStatus { group: number.parse().ok()?, enqueued, completed })
+        let group = number.parse().ok()?;
+        Some(GroupStatus { group, of: numbers.get(&group).copied(), enqueued, completed })
     };
     groups.filter_map(read).collect()
 }
@@ -187,6 +191,9 @@ struct Caches {
     key: Vec<u8>,
 }
 
+/// A record, its number, whether it is of messages, and the number of its group in the process.
+type ReadRecord = (Record, Option<u64>, bool, Option<u32>);
+
 struct Reader<'v> {
     values: &'v Values,
     tables: &'v Interners,
@@ -197,7 +204,7 @@ struct Reader<'v> {
 }
 
 impl<'v> Reader<'v> {
-    fn record(&mut self, at: usize, entry: Id) -> Result<(Record, Option<u64>, bool), DumpError> {
+    fn record(&mut self, at: usize, entry: Id) -> Result<ReadRecord, DumpError> {
         let values = self.values;
         let missing = |key, version: &str| DumpError::Key { record: at, key, version: version.to_owned() };
         let keys = Keys::of(values, entry).ok_or_else(|| missing("profiling_name", &self.version))?;
@@ -223,8 +230,10 @@ impl<'v> Reader<'v> {
         let (completed, timeout) = (time(keys.completed), time(keys.timeout));
         let waited = completed.saturating_sub(created) / 1_000_000;
         let has_waited = |limit: i64| timeout > 0 && completed > 0 && waited >= limit;
+        let id = keys.record_id.and_then(|it| values.int(it)).and_then(|it| u64::try_from(it).ok());
         let record = Record {
             signature,
+            number: id.map_or(at as u32, |it| it as u32),
             group,
             stack: self.stack(keys.frames),
             seq,
@@ -241,9 +250,8 @@ impl<'v> Reader<'v> {
             outlived: has_waited(timeout),
             waited_long: has_waited(timeout / 2),
         };
-        let id = keys.record_id.and_then(|it| values.int(it)).and_then(|it| u64::try_from(it).ok());
         let is_p2p = keys.is_p2p.and_then(|it| values.bool(it)).unwrap_or(peer != Peer::None);
-        Ok((record, id, is_p2p))
+        Ok((record, id, is_p2p, self.number(keys.pg_id)))
     }
 
     /// Returns the name of a call or of a group: records may share a long text, which each of them would read.

@@ -11,8 +11,8 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    active,
-    record::{Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
+    active, earlier,
+    record::{Crosswise, Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
     wording::numbers_text,
 };
 
@@ -77,6 +77,41 @@ fn same_groups(groups: &[Group]) -> Vec<GroupId> {
     same
 }
 
+/// Finds groups that some ranks know by each other's descriptions.
+fn crosswise(groups: &[Group], logs: &BTreeMap<Rank, Vec<RankLog>>) -> Vec<Crosswise> {
+    let mut sides: BTreeMap<(&str, &Option<Vec<Rank>>), BTreeMap<&str, BTreeSet<Rank>>> = BTreeMap::new();
+    for (rank, group) in
+        logs.iter().flat_map(|(rank, logs)| logs.iter().flat_map(|it| &it.groups).map(|it| (*rank, it)))
+    {
+        let group = &groups[group.index()];
+        if let Some(description) = group.own_description() {
+            let sides = sides.entry((&group.name, &group.members)).or_default();
+            sides.entry(description).or_default().insert(rank);
+        }
+    }
+    let two: Vec<_> = sides.iter().filter(|it| it.1.len() == 2).take(MAX_CROSSWISE).collect();
+    let mut found = Vec::new();
+    for (at, ((one, members), of_one)) in two.iter().enumerate() {
+        for ((other, others), of_other) in &two[at + 1..] {
+            let (mut a, mut b) = (of_one.iter(), of_other.iter().rev());
+            let is_exchanged =
+                members == others && a.by_ref().zip(b.by_ref()).all(|(a, b)| a.0 != b.0 && a.1 == b.1);
+            let ranks: Vec<(&&str, &BTreeSet<Rank>)> = of_one.iter().collect();
+            if let (true, [(first, left), (second, right)]) = (is_exchanged, ranks.as_slice()) {
+                found.push(Crosswise {
+                    names: [(*one).to_owned(), (*other).to_owned()],
+                    descriptions: [(**first).to_owned(), (**second).to_owned()],
+                    sides: [left, right].map(|it| it.iter().copied().collect()),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The number of groups with two descriptions that are compared.
+const MAX_CROSSWISE: usize = 64;
+
 /// Returns why a log cannot be that of its rank: the rank is no member of its world.
 fn stranger(groups: &[Group], log: &RankLog) -> Option<String> {
     let world = log.groups.iter().map(|it| &groups[it.index()]).find(|it| it.name == "0")?;
@@ -113,10 +148,12 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
         }
     }
     dumps.records.groups = tables.groups.into_values();
+    dumps.records.crosswise = crosswise(&dumps.records.groups, &by_rank);
     let same = same_groups(&dumps.records.groups);
     for (rank, mut logs) in by_rank {
         for log in &mut logs {
-            let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups);
+            let status = log.status.iter_mut().filter_map(|it| it.of.as_mut());
+            let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups).chain(status);
             groups.for_each(|it| *it = same[it.index()]);
         }
         let strangers: Vec<RankLog> =
@@ -177,6 +214,13 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     dumps.records.signatures = tables.signatures.into_values();
     dumps.records.stacks = tables.stacks.into_values();
     dumps.records.names = tables.names.into_values();
+    for (rank, why) in earlier::of_earlier_start(&dumps.records) {
+        let logs = &mut dumps.records.ranks;
+        if let Ok(at) = logs.binary_search_by_key(&rank, |it| it.rank) {
+            dumps.skipped.push(Skipped { file: logs.remove(at).file, rank, why });
+        }
+    }
+    active::name_status(&mut dumps.records);
     active::mark_active(&mut dumps.records);
     active::mark_aborted(&mut dumps.records);
     Ok(dumps)

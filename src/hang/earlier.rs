@@ -1,14 +1,41 @@
 //! Finds dumps that an earlier job may have left in the folder: PyTorch overwrites the dumps of its own ranks only, and a rank that
 //! cannot write one leaves the old file.
 
+use rustc_hash::FxHashMap;
+
 use crate::{
-    record::{Rank, RankLog},
+    record::{GroupId, Rank, RankLog, Record, Records},
     wording::ranks_text,
 };
 
 /// The nanoseconds for which two groups of ranks have to be apart: longer than clocks of hosts differ, and at least the time after which a
 /// watchdog of PyTorch ends a job by default.
 const APART: i64 = 600 * 1_000_000_000;
+
+/// The nanoseconds by which a call has to complete before others make it, so that it is not of their start: more than clocks of hosts differ.
+const BEFORE: i64 = 30 * 1_000_000_000;
+
+/// Finds the dumps of an earlier start: the rank has completed a collective that needs all members before the others, which wait in it, have made it.
+pub(crate) fn of_earlier_start(records: &Records) -> Vec<(Rank, String)> {
+    let is_needed = |it: &Record| it.is_collective() && records.signature(it.signature).kind.needs_all();
+    let mut open: FxHashMap<(GroupId, u32), i64> = FxHashMap::default();
+    for it in records.ranks.iter().flat_map(|log| &log.records).filter(|it| !it.done && is_needed(it)) {
+        let first = open.entry((it.group, it.seq)).or_insert(it.created);
+        *first = it.created.min(*first);
+    }
+    let by = |log: &RankLog| {
+        let done = log.records.iter().filter(|it| it.done && it.completed > 0 && is_needed(it));
+        let mut before = done.filter_map(|it| Some(open.get(&(it.group, it.seq))? - it.completed));
+        before.find(|it| *it > BEFORE)
+    };
+    let why = |by: i64| {
+        format!(
+            "it has completed a call {} seconds before the other ranks made it: it is of an earlier start of the job",
+            by / 1_000_000_000
+        )
+    };
+    records.ranks.iter().filter_map(|log| Some((log.rank, why(by(log)?)))).collect()
+}
 
 /// Says which ranks have made their last call long before the other ones made the first one that they have recorded.
 pub(crate) fn note(logs: &[RankLog]) -> Option<String> {

@@ -24,7 +24,7 @@ use self::{
     cycle::{cycle, possible_cycle},
     departed::departed,
     diverged::diverged,
-    group::{membership, uneven},
+    group::{crosswise, membership, uneven},
     waiting::{crossed, message, passed, wrong_peer},
 };
 
@@ -63,6 +63,7 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
     let stall = |at: usize| &analysis.stalls[at];
     match cause {
         Cause::Membership { variants, waiting } => membership(job, variants, waiting),
+        Cause::Crosswise { at, waiting } => crosswise(job, &job.records.crosswise[*at], waiting),
         Cause::Diverged(found) => diverged(job, found),
         Cause::Departed(found) => departed(job, found),
         Cause::Uneven { queue, seq, deviating } => uneven(job, *queue, *seq, deviating),

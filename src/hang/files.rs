@@ -1,7 +1,7 @@
 //! Finds the dumps among files and folders, and reads them.
 //!
 //! A dump names its rank only in its file name. A folder may hold other files, and both encodings of one dump: the pickle is read
-//! then, because only it has source lines. Not recursive: a folder below is another job or another moment.
+//! then, because only it has source lines. A folder below is another job or another moment, or it has the dumps of one host.
 
 use std::{
     collections::BTreeSet,
@@ -18,6 +18,7 @@ use crate::{
     dumps::{Dumps, ReadDump, Skipped, combine, is_program},
     json, pickle,
     record::{Interners, MAX_RANK, Rank, RankLog},
+    torch_log,
 };
 
 /// The bytes in which a dump is recognized.
@@ -74,39 +75,59 @@ const NOT_UNPACKED: &str = "an archive is read only if it is given by its own na
 /// A path that cannot be read, no dumps, or none that can be read.
 pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     let tables = Interners::default();
-    let (mut candidates, mut read) = (Vec::new(), Vec::new());
+    let (mut candidates, mut read, mut inner, mut logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let fault = |fault| LoadError::Read { path: path.clone(), fault };
         let about = fs::metadata(path).map_err(fault)?;
         if about.is_dir() {
             candidates.extend(in_folder(path)?);
+            logs.extend(logs_in(path));
         } else if !about.is_file() {
             return Err(LoadError::NotAFile(path.clone()));
         } else if archive::is_archive(path) {
-            let mut found = InFolders::new(&tables);
-            let file = |name: &str| format!("{}/{name}", path.display());
-            archive::read(path, InFolders::is_wanted, |name, bytes| found.add(name, file(name), &bytes))
-                .and_then(|()| found.finish())
-                .map_err(fault)
-                .map(|it| read.extend(it))?;
+            read.extend(in_archive(path, &tables)?);
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let rank = rank_of_name(&name).ok_or_else(|| LoadError::NoRank(path.clone()))?;
-            candidates.push((rank, path.clone()));
+            match rank_of_name(&name) {
+                _ if is_log_name(&name) => logs.push(path.clone()),
+                // `DIR/*` has the program, too.
+                _ if paths.len() > 1 && is_no_dump(&name) => (),
+                Some(rank) => candidates.push((rank, path.clone())),
+                None => return Err(LoadError::NoRank(path.clone())),
+            }
         }
     }
     let mut archives: Vec<PathBuf> = paths.iter().flat_map(|it| archives_in(it)).collect();
     archives.retain(|it| !paths.iter().any(|given| is_same_file(given, it)));
-    let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
+    // One folder or one archive for each host is one job, if no two have a dump of one rank.
     if candidates.is_empty() && read.is_empty() {
+        let folders: Vec<PathBuf> = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
+        let all = folders.iter().map(|it| in_folder(it)).collect::<Result<Vec<_>, _>>()?.concat();
+        if are_apart(&all) {
+            (candidates, inner) = (all, folders);
+        }
+    }
+    if candidates.is_empty() && read.is_empty() {
+        let all = archives.iter().map(|it| in_archive(it, &tables)).collect::<Result<Vec<_>, _>>();
+        let all: Vec<ReadDump> = all.unwrap_or_default().into_iter().flatten().collect();
+        if are_apart(&all) {
+            read = all;
+            archives.clear();
+        }
+    }
+    let of_logs: Vec<ReadDump> = logs.iter().flat_map(|it| read_log(it, &tables)).collect();
+    let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
+    if candidates.is_empty() && read.is_empty() && of_logs.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
-        let folders = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
-        return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders, archives });
+        let folders =
+            paths.iter().flat_map(|it| folders_with_dumps(it)).map(|it| format!("`{}`", it.display()));
+        return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders: folders.collect(), archives });
     }
     let files = candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables)));
     read.extend(files.collect::<Vec<_>>());
+    add_logs(&mut read, of_logs);
     let mut dumps = combine(read, tables).map_err(unreadable)?;
-    dumps.folders = paths.iter().map(|it| folder_of(it)).collect();
+    dumps.folders = paths.iter().map(|it| folder_of(it)).chain(inner).collect();
     if !archives.is_empty() {
         let list = grammar::list_text(archives.iter().map(String::as_str), 4, "and");
         dumps.notes.push(format!("{list} beside the dumps: {NOT_UNPACKED}"));
@@ -126,7 +147,11 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
         found.add(name, name.clone(), bytes);
     }
     let path = || "these files".to_owned();
-    let read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
+    let printed =
+        files.iter().filter(|it| is_log_name(&it.0)).flat_map(|(name, bytes)| of_log(name, bytes, &tables));
+    let printed: Vec<ReadDump> = printed.collect();
+    let mut read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
+    add_logs(&mut read, printed);
     if read.is_empty() {
         return Err(LoadError::NoDumps { folder: path(), folders: Vec::new(), archives: Vec::new() });
     }
@@ -164,15 +189,30 @@ impl<'t> InFolders<'t> {
         }
     }
 
-    /// Returns the dumps, all of which must be in one folder.
+    /// Returns the dumps, which are in one folder, or in several without two of one rank.
     fn finish(self) -> io::Result<Vec<ReadDump>> {
-        if self.folders.len() > 1 {
+        if self.folders.len() > 1 && !are_apart(&self.read) {
             let folders: Vec<String> = self.folders.iter().map(|it| format!("`{it}`")).collect();
             let list = grammar::list_text(folders.iter().map(String::as_str), 4, "and");
             return Err(io::Error::other(format!("it has dumps in {list}: give one folder")));
         }
         Ok(self.read)
     }
+}
+
+/// Reads the dumps of an archive.
+fn in_archive(path: &Path, tables: &Interners) -> Result<Vec<ReadDump>, LoadError> {
+    let mut found = InFolders::new(tables);
+    let file = |name: &str| format!("{}/{name}", path.display());
+    archive::read(path, InFolders::is_wanted, |name, bytes| found.add(name, file(name), &bytes))
+        .and_then(|()| found.finish())
+        .map_err(|fault| LoadError::Read { path: path.to_owned(), fault })
+}
+
+/// Whether no two dumps are of one rank.
+fn are_apart<T>(dumps: &[(Rank, T)]) -> bool {
+    let ranks: BTreeSet<Rank> = dumps.iter().map(|it| it.0).collect();
+    ranks.len() == dumps.len()
 }
 
 /// Returns the name of a file in its folder.
@@ -211,6 +251,40 @@ fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
 /// The keys of which each dump in JSON has one near its beginning.
 const KEYS: [&str; 4] = ["\"entries\"", "\"pg_config\"", "\"comm_lib_version\"", "\"nccl_version\""];
 
+/// Whether a name is that of what a job prints.
+fn is_log_name(name: &str) -> bool {
+    [".log", ".txt", ".out", ".err"].iter().any(|it| name.ends_with(it))
+}
+
+/// Returns the logs of a folder.
+fn logs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let is_log =
+        |it: &PathBuf| it.is_file() && is_log_name(&it.file_name().unwrap_or_default().to_string_lossy());
+    let mut found: Vec<PathBuf> = entries.filter(is_log).collect();
+    found.sort();
+    found
+}
+
+/// Reads what PyTorch has printed, if the file has lines of its watchdog.
+fn read_log(path: &Path, tables: &Interners) -> Vec<ReadDump> {
+    let mut bytes = Vec::new();
+    let is_read = File::open(path).and_then(|it| it.take(MAX_FILE).read_to_end(&mut bytes)).is_ok();
+    if is_read { of_log(&path.display().to_string(), &bytes, tables) } else { Vec::new() }
+}
+
+fn of_log(file: &str, bytes: &[u8], tables: &Interners) -> Vec<ReadDump> {
+    let text = String::from_utf8_lossy(bytes);
+    let logs = if torch_log::is_log(&text) { torch_log::read(&text, file, tables) } else { Vec::new() };
+    logs.into_iter().map(|(rank, log)| (rank, Ok(log))).collect()
+}
+
+/// Adds the logs of ranks without a dump, which says more.
+fn add_logs(read: &mut Vec<ReadDump>, logs: Vec<ReadDump>) {
+    let known: BTreeSet<Rank> = read.iter().filter(|it| it.1.is_ok()).map(|it| it.0).collect();
+    read.extend(logs.into_iter().filter(|it| !known.contains(&it.0)));
+}
+
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.
 fn is_no_dump(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |it| it.1);
@@ -236,11 +310,11 @@ fn begins_like_dump(head: &[u8]) -> bool {
     }
 }
 
-/// Returns the folders of a folder that have files with the names of dumps, for a message.
-fn folders_with_dumps(folder: &Path) -> Vec<String> {
+/// Returns the folders of a folder that have files with the names of dumps.
+fn folders_with_dumps(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
     let with_dumps = entries.filter(|it| it.is_dir() && in_folder(it).is_ok_and(|it| !it.is_empty()));
-    let mut found: Vec<String> = with_dumps.take(8).map(|it| format!("`{}`", it.display())).collect();
+    let mut found: Vec<PathBuf> = with_dumps.collect();
     found.sort();
     found
 }
@@ -261,7 +335,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 /// Returns the rank in the name of a dump: the number behind the last `rank`, or else the last number of the name without its extension.
 pub(crate) fn rank_of_name(name: &str) -> Option<Rank> {
     let mut stem = name;
-    for extension in [".gz", ".json", ".pickle", ".pkl", ".bin", ".dump"] {
+    for extension in [".gz", ".bz2", ".xz", ".zst", ".json", ".pickle", ".pkl", ".bin", ".dump"] {
         stem = stem.strip_suffix(extension).unwrap_or(stem);
     }
     let behind = stem.rfind("rank").map(|at| stem[at + 4..].trim_start_matches(['_', '-', '.', '=', ' ']));
@@ -330,6 +404,7 @@ pub(crate) fn read_bytes(
     };
     let (values, root) = match bytes {
         [] => return Err(UnreadableDump::Empty),
+        _ if let Some(how) = archive::other_compression(bytes) => return Err(io::Error::other(how).into()),
         [0x80, ..] => pickle::read(bytes)?,
         _ => json::read(bytes).map_err(|fault| match fault.classify() {
             serde_json::error::Category::Eof => UnreadableDump::CutOff(fault),

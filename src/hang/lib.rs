@@ -34,6 +34,7 @@
 
 mod active;
 mod agreement;
+pub mod answer;
 mod archive;
 mod batch;
 mod blame;
@@ -57,5 +58,6 @@ pub mod record;
 pub mod report;
 pub mod site;
 mod stall;
+mod torch_log;
 mod value;
 mod wording;

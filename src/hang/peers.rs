@@ -139,7 +139,7 @@ pub(crate) fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>>
     let sizes = sizes?;
     let sum = |of: fn(&(i64, i64)) -> i64| sizes.iter().map(of).fold(0, i64::saturating_add);
     if sum(|it| it.0) == sum(|it| it.1) {
-        return None;
+        return unusual_splits(job, &calls);
     }
     // Those whose own sizes are not those of most.
     let mut counts: FxHashMap<(i64, i64), usize> = FxHashMap::default();
@@ -147,4 +147,23 @@ pub(crate) fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>>
     let usual = counts.iter().find(|it| *it.1 * 2 > sizes.len()).map(|it| *it.0);
     let deviating = calls.into_iter().zip(sizes).filter(|it| usual.is_some_and(|usual| it.1 != usual));
     Some(deviating.map(|it| it.0).collect())
+}
+
+/// Returns the one member whose all-to-all has another shape than those of all others, if all of them had one shape at this place before.
+fn unusual_splits(job: &Job<'_>, calls: &[Call]) -> Option<Vec<Call>> {
+    let shape = |it: Call| &job.records.signature(job.record(it).signature).inputs;
+    let mut counts: FxHashMap<_, Vec<Call>> = FxHashMap::default();
+    calls.iter().for_each(|it| counts.entry(shape(*it)).or_default().push(*it));
+    let mut sides: Vec<(_, Vec<Call>)> = counts.into_iter().collect();
+    sides.sort_by_key(|it| it.1.len());
+    let [(_, one), (usual, others)] = sides.as_slice() else { return None };
+    let is_like =
+        |a: Call, b: Call| job.token(a) == job.token(b) && job.record(a).group == job.record(b).group;
+    let earlier = |call: &Call| {
+        let before = (0..call.at).map(|at| Call { at, ..*call });
+        before.filter(|it| is_like(*it, *call)).map(shape).collect::<Vec<_>>()
+    };
+    let is_usual = |it: &Call| earlier(it).iter().all(|it| it == usual);
+    let is_known = one.iter().all(|it| !earlier(it).is_empty());
+    (one.len() == 1 && others.len() > 1 && is_known && calls.iter().all(is_usual)).then(|| one.clone())
 }

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     agreement::{self, Key},
-    record::{Batch, GroupId, Kind, Peer, Rank, Record, Records, SignatureId},
+    record::{Batch, GroupId, GroupStatus, Kind, Peer, Rank, Record, Records, SignatureId},
     site::program_frame,
 };
 
@@ -57,8 +57,10 @@ pub(crate) struct Pair {
     pub(crate) sent: usize,
     /// The same of receives.
     pub(crate) received: usize,
-    /// Whether one of the two logs has lost messages of the group.
+    /// Whether one of the two logs has lost messages of the group, so that which receive belongs to a send is a guess.
     pub(crate) is_cut: bool,
+    /// Whether messages are left out that are lost, or before those that are paired.
+    pub(crate) is_partial: bool,
     /// Whether the first send and the first receive that the records hold as open are the first open ones: none before them is lost.
     pub(crate) are_heads_known: bool,
 }
@@ -90,6 +92,10 @@ pub(crate) struct Job<'r> {
     pub(crate) pairs: Vec<(PairKey, Pair)>,
     /// The receives from any rank that did not finish.
     pub(crate) any_source: Vec<Call>,
+    /// The groups that stand for those without a backend.
+    aliases: FxHashMap<GroupId, GroupId>,
+    /// The groups with messages that are not in batches.
+    alone: FxHashSet<GroupId>,
     /// The position of the log of each rank.
     places: Vec<u32>,
     /// The key of each signature.
@@ -156,6 +162,8 @@ impl<'r> Job<'r> {
             queues,
             pairs,
             any_source,
+            aliases,
+            alone: alone(records),
             places: places(records),
             keys: agreement::keys(records),
             sites: sites(records),
@@ -189,7 +197,15 @@ impl<'r> Job<'r> {
             }
         }
         self.queues = queues;
-        for ((group, from, to), pair) in &mut self.pairs {
+        let mut pairs = std::mem::take(&mut self.pairs);
+        for ((group, from, to), pair) in &mut pairs {
+            let (from_lost, to_lost) =
+                (lost_messages(records, *from, *group), lost_messages(records, *to, *group));
+            pair.is_cut = from_lost || to_lost;
+            pair.is_partial = pair.is_cut;
+            if pair.is_cut && self.begin_at_collective((*from, *to), pair) {
+                pair.is_cut = false;
+            }
             let done = |rank: Rank, calls: &[u32], others: usize| {
                 let Some(log) = records.log(rank) else { return 0 };
                 if !log.reports_completion {
@@ -199,16 +215,34 @@ impl<'r> Job<'r> {
             };
             pair.sent = done(*from, &pair.sends, pair.receives.len());
             pair.received = done(*to, &pair.receives, pair.sends.len());
-            let (from_lost, to_lost) =
-                (lost_messages(records, *from, *group), lost_messages(records, *to, *group));
-            pair.is_cut = from_lost || to_lost;
             // What two ranks send each other completes in order: an open call that is lost has no completed one after it.
-            pair.are_heads_known = (!from_lost || pair.sent > 0) && (!to_lost || pair.received > 0);
+            pair.are_heads_known =
+                !pair.is_cut || (!from_lost || pair.sent > 0) && (!to_lost || pair.received > 0);
             // What was received was sent, also if the sender has not seen it.
             if !pair.is_cut {
                 pair.sent = pair.sent.max(pair.received.min(pair.sends.len()));
             }
         }
+        self.pairs = pairs;
+    }
+
+    /// Leaves out the messages before the first collective that both ranks hold and have completed: what is before it is no part of what is behind it. Between
+    /// such collectives, the ranks have to have as many sends as receives.
+    fn begin_at_collective(&self, (from, to): (Rank, Rank), pair: &mut Pair) -> bool {
+        let count = self.records.log(from).map_or(0, |it| it.records.len() as u32);
+        let shared = (0..count).map(|at| Call { rank: from, at }).filter_map(|it| {
+            let other = same_collective(self, it, to)?;
+            (self.record(it).done && self.record(other).done).then_some((it.at, other.at))
+        });
+        let before = |calls: &[u32], at: u32| calls.partition_point(|it| *it < at);
+        let mut counts = shared.map(|(a, b)| (before(&pair.sends, a), before(&pair.receives, b)));
+        let Some(first) = counts.next() else { return false };
+        let is_even = counts.all(|it| it.0.checked_sub(first.0) == it.1.checked_sub(first.1));
+        if is_even {
+            pair.sends.drain(..first.0);
+            pair.receives.drain(..first.1);
+        }
+        is_even
     }
 
     /// Whether all members have called a collective, and alike.
@@ -241,6 +275,31 @@ impl<'r> Job<'r> {
 
     pub(crate) fn last_seq(&self, lane: &Lane) -> Option<u32> {
         lane.calls.last().map(|it| self.record(Call { rank: lane.rank, at: *it }).seq)
+    }
+
+    /// Returns what the dump of a rank says of the last operations of a group.
+    pub(crate) fn status(&self, rank: Rank, group: GroupId) -> Option<GroupStatus> {
+        let is_it =
+            |it: &&GroupStatus| it.of.is_some_and(|it| *self.aliases.get(&it).unwrap_or(&it) == group);
+        self.records.log(rank)?.status.iter().find(is_it).copied()
+    }
+
+    /// Returns the number of the last operation of a group that a rank has enqueued, if its dump says so.
+    pub(crate) fn enqueued(&self, rank: Rank, group: GroupId) -> Option<i64> {
+        self.status(rank, group).map(|it| it.enqueued)
+    }
+
+    /// Returns whether a member has made a collective, by what `pg_status` counts and by the numbers of its messages: `None` if they do not show that. The
+    /// status has the number of the last operation, a collective or a message.
+    pub(crate) fn has_enqueued(&self, lane: &Lane, group: GroupId, seq: u32) -> Option<bool> {
+        let log = self.records.log(lane.rank)?;
+        let messages = || log.records.iter().filter(|it| it.group == group && it.peer != Peer::None);
+        if messages().any(|it| it.seq >= seq) {
+            return Some(true);
+        }
+        let last = self.enqueued(lane.rank, group).filter(|_| !self.alone.contains(&group))?;
+        let is_message = last > 0 && messages().map(|it| i64::from(it.p2p_seq)).max() == Some(last);
+        (!is_message).then_some(last >= i64::from(seq))
     }
 
     pub(crate) fn key(&self, call: Call) -> Key {
@@ -309,6 +368,11 @@ fn aliases(records: &Records) -> FxHashMap<GroupId, GroupId> {
         (0..records.groups.len()).partition(|at| records.groups[*at].backend.is_empty());
     let known: FxHashMap<_, usize> = with.into_iter().map(|at| (key(at), at)).collect();
     without.into_iter().filter_map(|at| Some((number(at), number(*known.get(&key(at))?)))).collect()
+}
+
+fn alone(records: &Records) -> FxHashSet<GroupId> {
+    let messages = records.ranks.iter().flat_map(|it| &it.records).filter(|it| it.peer != Peer::None);
+    messages.filter(|it| it.batch == Batch::Alone).map(|it| it.group).collect()
 }
 
 fn places(records: &Records) -> Vec<u32> {

@@ -119,6 +119,14 @@ impl Kind {
         }
     }
 
+    /// Whether no member completes it without all others.
+    pub fn needs_all(self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce | Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Barrier
+        )
+    }
+
     /// Returns what a record of this kind does not hold, and ranks must agree in.
     pub fn hidden(self) -> Option<&'static str> {
         match self {
@@ -238,6 +246,8 @@ pub struct Record {
     pub group: GroupId,
     /// From where.
     pub stack: StackId,
+    /// Its number among the records of its rank.
+    pub number: u32,
     /// Its number among the collectives of the group; for a send or recv, that of the last collective.
     pub seq: u32,
     /// Its number among the sends and receives of the group on this rank.
@@ -290,6 +300,8 @@ pub struct RankLog {
     pub has_gaps: bool,
     /// Whether records are left out because they have completed, and not because a ring buffer has overwritten them.
     pub only_active: bool,
+    /// Whether it is of lines that PyTorch has printed, and not of a dump.
+    pub from_log: bool,
     /// Whether the records have stacks.
     pub has_stacks: bool,
     /// False if the recorder does not report completion.
@@ -303,6 +315,8 @@ pub struct RankLog {
 pub struct GroupStatus {
     /// The number of the group in the process.
     pub group: u32,
+    /// The group, if a record names it with this number.
+    pub of: Option<GroupId>,
     /// The last one that the host has enqueued.
     pub enqueued: i64,
     /// The last one whose completion was noticed.
@@ -351,6 +365,17 @@ pub(crate) struct Interners {
     pub(crate) names: Interner<String>,
 }
 
+/// Two groups of the same members that ranks have made in different orders: what is the first one on some is the second one on others.
+#[derive(Clone, Debug)]
+pub struct Crosswise {
+    /// The names of the groups.
+    pub names: [String; 2],
+    /// Their descriptions on the ranks of the first side; on the others, they are exchanged.
+    pub descriptions: [String; 2],
+    /// The ranks of the two sides.
+    pub sides: [Vec<Rank>; 2],
+}
+
 /// The records of all ranks.
 #[derive(Debug, Default)]
 pub struct Records {
@@ -364,6 +389,8 @@ pub struct Records {
     pub stacks: Vec<Stack>,
     /// The names of files and functions.
     pub names: Vec<String>,
+    /// Groups that ranks have made in different orders.
+    pub crosswise: Vec<Crosswise>,
 }
 
 impl RankLog {

@@ -53,6 +53,8 @@ pub struct Report {
     pub world: usize,
     /// The number of ranks with a dump.
     pub dumps: usize,
+    /// The number of ranks of which only a log says something.
+    pub printed: usize,
     /// The number of ranks with a dump that has records.
     pub recorded: usize,
     /// The number of ranks that have lost records of calls that may not have completed.
@@ -66,6 +68,13 @@ pub struct Report {
 impl Report {
     /// Returns what was read, in one line.
     pub fn summary(&self) -> String {
+        if self.printed == self.dumps {
+            return format!(
+                "{} of a log, {}",
+                count_text(self.dumps, "rank"),
+                count_text(self.records, "record")
+            );
+        }
         let of = if self.dumps == self.world {
             String::new()
         } else {
@@ -132,7 +141,14 @@ pub fn report(dumps: &Dumps) -> Report {
     if cut > 0 {
         notes.push(format!("the ring buffers of {} have overwritten older records", count_text(cut, "rank")));
     }
-    if logs.iter().any(|it| it.only_active) {
+    let printed: Vec<Rank> = logs.iter().filter(|it| it.from_log).map(|it| it.rank).collect();
+    if !printed.is_empty() {
+        notes.push(format!(
+            "of {} there are only the lines of the watchdog: `TORCH_FR_BUFFER_SIZE=20000` (before 2.8 `TORCH_NCCL_TRACE_BUFFER_SIZE`) and `TORCH_NCCL_DUMP_ON_TIMEOUT=1` make dumps of all calls; \"last enqueued\" is set when NCCL's call has returned, so that a rank may be in the next one",
+            ranks_text(&printed)
+        ));
+    }
+    if logs.iter().any(|it| it.only_active && !it.from_log) {
         notes.push(
             "the dumps hold only calls that have not completed (`TORCH_INCLUDE_ONLY_ACTIVE`)".to_owned(),
         );
@@ -143,7 +159,9 @@ pub fn report(dumps: &Dumps) -> Report {
     if is_undecided || logs.iter().any(|it| it.records.is_empty() || !shows_completion(&job, it)) {
         notes.extend(status_notes(logs));
     }
-    if logs.iter().any(|it| !it.records.is_empty()) && !logs.iter().any(|it| it.has_stacks) {
+    let has_none =
+        logs.iter().any(|it| !it.records.is_empty() && !it.from_log) && !logs.iter().any(|it| it.has_stacks);
+    if has_none {
         notes.push("the dumps have no stacks, so there are no source lines: JSON of PyTorch never has them, pickles have".to_owned());
     }
     let open = logs.iter().filter(|it| !shows_completion(&job, it)).count();
@@ -156,6 +174,7 @@ pub fn report(dumps: &Dumps) -> Report {
         rows: rows(&job, &analysis),
         world: job.world.len(),
         dumps: logs.len(),
+        printed: printed.len(),
         recorded,
         records: logs.iter().map(|it| it.records.len()).sum(),
         notes,

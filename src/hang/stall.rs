@@ -2,7 +2,7 @@
 //! the ranks that wait there and those that they wait for.
 
 use crate::{
-    queues::{Call, Job, Lane, Pair, PairKey},
+    queues::{Call, Job, Lane, Pair, PairKey, same_collective},
     record::{Batch, GroupId, Rank, Record},
     site::call_name,
 };
@@ -105,8 +105,10 @@ fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
             (Some(_), _) => behind.push(lane.rank),
             (None, _) => (),
         }
-        // A ring buffer may have lost the call.
-        if job.last_seq(lane).is_some_and(|it| it >= seq) {
+        // A ring buffer may have lost the call, or it is left out since it has completed.
+        if job.last_seq(lane).is_some_and(|it| it >= seq)
+            || job.has_enqueued(lane, queue.group, seq) == Some(true)
+        {
             present.push(lane.rank);
         }
     }
@@ -114,16 +116,40 @@ fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
     let absent: Vec<Rank> =
         queue.members.iter().copied().filter(|it| present.binary_search(it).is_err()).collect();
     let is_lost =
-        absent.iter().all(|it| job.has_dump(*it)) && queue.lanes.iter().any(|it| has_lost(job, it, seq));
+        absent.iter().all(|it| job.has_dump(*it)) && queue.lanes.iter().any(|it| has_lost(job, it, at, seq));
     let place = Place::Collective { queue: at, seq };
     Some(Stall { place, waiting, behind, absent, is_lost, blocked_by: None })
 }
 
 /// Whether a member may have made a collective whose record is lost: it has not kept this one, nor a later one that completed.
-pub(crate) fn has_lost(job: &Job<'_>, lane: &Lane, seq: u32) -> bool {
-    let has_lost = job.records.log(lane.rank).is_some_and(|it| it.is_cut());
-    has_lost && (lane.calls.is_empty() || lane.first > seq && lane.head == Some(lane.first))
+/// What `pg_status` counts, and calls that it has kept and another member made before this one, show that it has not.
+pub(crate) fn has_lost(job: &Job<'_>, lane: &Lane, queue: usize, seq: u32) -> bool {
+    let queue = &job.queues[queue];
+    let log = job.records.log(lane.rank);
+    if log.is_some_and(|it| it.only_active) {
+        // What has completed is left out.
+        let is_later = || job.last_seq(lane).is_some_and(|it| it >= seq);
+        return !is_later() && job.has_enqueued(lane, queue.group, seq).is_none();
+    }
+    log.is_some_and(|it| it.is_cut())
+        && (lane.calls.is_empty() || lane.first > seq && lane.head == Some(lane.first))
+        && job.has_enqueued(lane, queue.group, seq) != Some(false)
+        && !queue.lanes.iter().take(MAX_COMPARED).any(|it| {
+            let call = job.call_at(it, seq).filter(|call| call.rank != lane.rank);
+            call.is_some_and(|it| has_kept_earlier(job, lane.rank, it))
+        })
 }
+
+/// Whether the first collective that a rank has kept and shares with the rank of a call is before the call there.
+fn has_kept_earlier(job: &Job<'_>, rank: Rank, call: Call) -> bool {
+    let count = job.records.log(rank).map_or(0, |it| it.records.len().min(MAX_SHARED) as u32);
+    let shared = (0..count).find_map(|at| same_collective(job, Call { rank, at }, call.rank));
+    shared.is_some_and(|it| it.at < call.at)
+}
+
+/// The members, and the calls of one, that are looked at.
+const MAX_COMPARED: usize = 64;
+const MAX_SHARED: usize = 256;
 
 fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall> {
     let (_, from, to) = key;
@@ -154,7 +180,8 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
     let ((group, from, to), pair) = &job.pairs[at];
     let partner = if call.rank == *from { pair.receives.get(receive) } else { pair.sends.get(send) };
     let partner = partner.map(|it| Call { rank: other, at: *it });
-    let is_lost = job.has_dump(other) && !pair.are_heads_known;
+    let is_guess = partner.is_none() && pair.is_cut || is_left_out(job, call, other, partner);
+    let is_lost = job.has_dump(other) && (is_guess || !pair.are_heads_known);
     let blocked_by = partner
         .filter(|it| !is_lost && !job.record(*it).done)
         .and_then(|it| earlier_open(job, *group, it, call.rank));
@@ -168,6 +195,21 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
         is_lost,
         blocked_by,
     }
+}
+
+/// Whether the other side of a message may be left out since it has completed: it is not in a batch, whose records stay. In a group of two, both sides have one
+/// number.
+fn is_left_out(job: &Job<'_>, call: Call, other: Rank, partner: Option<Call>) -> bool {
+    if !job.records.log(other).is_some_and(|it| it.only_active) {
+        return false;
+    }
+    let record = job.record(call);
+    let is_pair = job.records.group(record.group).members.as_ref().is_some_and(|it| it.len() == 2);
+    let is_known = match partner {
+        Some(it) => job.record(it).p2p_seq == record.p2p_seq,
+        None => job.enqueued(other, record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
+    };
+    record.batch == Batch::Alone && !(is_pair && is_known)
 }
 
 /// Returns the first call between the two ranks that has not finished, if it is before this one. NCCL runs what two ranks send and receive in one

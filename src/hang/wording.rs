@@ -123,7 +123,7 @@ pub(crate) fn position(job: &Job<'_>, call: Call) -> String {
     let calls = pair.map(|it| if is_send { &it.sends } else { &it.receives });
     let at = calls.ok().and_then(|it| it.iter().position(|it| *it == call.at)).unwrap_or(0);
     // Of those that are lost, the number is not known.
-    let kept = if pair.is_ok_and(|it| it.is_cut) { " of those kept" } else { "" };
+    let kept = if pair.is_ok_and(|it| it.is_partial) { " of those kept" } else { "" };
     format!("#{}{kept} from rank {from} to rank {to} in {group}", at + 1)
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use hir_hang::{
+    answer::answer,
     diagnostics::{self, diagnostic},
     files::{self, LoadError},
     program::program,
@@ -78,6 +79,7 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         let (source, finding) = diagnostic(finding, &dumps);
         screen.report_diagnostics(&source, &[finding]);
     }
+    screen.report_json(&answer(&dumps, &found));
     let exit = if found.is_hang { Exit::Hang } else { Exit::Success };
     let mut lines = Vec::new();
     if !options.diagnostics.quiet {

@@ -140,6 +140,13 @@ impl Reporter {
         let _ = drawn.and_then(|()| (&self.session.stderr).write_all(&text));
     }
 
+    /// Prints a JSON object in one line on standard error, if diagnostics are such lines.
+    pub fn report_json(&self, object: &serde_json::Value) {
+        if self.format == Format::Json && !self.quiet {
+            let _ = (&self.session.stderr).write_all(format!("{object}\n").as_bytes());
+        }
+    }
+
     /// Reports the edits that turn a text into another one, where standard error is for programs.
     pub fn report_edits(&self, source: &Source, before: &str, after: &str) {
         match self.format {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     queues::{Call, Job},
-    record::{Kind, Peer, Rank},
+    record::{Kind, Peer, Rank, Record},
     stall::{Place, Stall, has_lost},
     wording::{named_at, operands, place, position, ranks_of, ranks_text, verb, what_at},
 };
@@ -155,7 +155,7 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     let without = match stall.place {
         Place::Collective { queue, seq } => {
             let lanes = job.queues[queue].lanes.iter();
-            lanes.filter(|it| has_lost(job, it, seq)).map(|it| it.rank).collect()
+            lanes.filter(|it| has_lost(job, it, queue, seq)).map(|it| it.rank).collect()
         }
         Place::Pair { .. } | Place::AnySource { .. } => Vec::new(),
     };
@@ -182,14 +182,26 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
         )
     };
     let what = if is_hang { "the cause" } else { "whether all calls proceed" };
+    let only_active = job.records.ranks.iter().any(|it| it.only_active);
+    let (what, help) = if only_active {
+        (
+            format!("the dumps leave out what has completed, and do not show {what}"),
+            "run without `TORCH_INCLUDE_ONLY_ACTIVE`, so that dumps have all calls".to_owned(),
+        )
+    } else {
+        (
+            format!("the ring buffer has lost the records that would show {what}"),
+            "set `TORCH_FR_BUFFER_SIZE` (before 2.8 `TORCH_NCCL_TRACE_BUFFER_SIZE`) to a larger number and run again".to_owned(),
+        )
+    };
     let waits = waits(waiters_text(stall)) + &format!("; this is {}", position(job, call));
     Finding {
         code: if is_hang { Code::HangUndecided } else { Code::CallInFlight },
-        message: format!("the ring buffer has lost the records that would show {what}: {why}"),
+        message: format!("{what}: {why}"),
         ranks: Vec::new(),
         labels: vec![label(job, call, format!("rank {} waits here", call.rank))],
         notes: if is_message || !without.is_empty() { Vec::new() } else { vec![waits] },
-        help: "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
+        help,
     }
 }
 
@@ -224,9 +236,12 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
             _ => false,
         };
     let unstarted = unstarted(job, stall);
+    let unfinished = unfinished(job, stall);
     let is_timed_out = stall.is_given_up(job);
-    let is_hang = is_partly || is_timed_out;
-    let partly = if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
+    let is_hang = is_partly && has_waited(job, &stall.waiting) || is_timed_out;
+    let partly = if !unfinished.is_empty() {
+        format!("{} {} not completed it", ranks_text(&waiting), verb(&waiting, "have"))
+    } else if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
         format!("rank {} has not completed it", one.rank)
     } else if let Place::Pair { .. } = stall.place {
         "neither has completed it".to_owned()
@@ -274,6 +289,18 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         Some(label(job, *calls.first()?, format!("{} {} here", ranks_text(&ranks), verb(&ranks, "wait"))))
     });
     let late = match unstarted.as_slice() {
+        [] if !unfinished.is_empty() => {
+            let first: Vec<Rank> = unfinished.iter().copied().filter(|it| waiting.contains(it)).collect();
+            let others = unfinished.iter().copied().filter(|it| !waiting.contains(it)).collect::<Vec<_>>();
+            if !others.is_empty() {
+                notes.push(format!("{} {} such a call, too", ranks_text(&others), verb(&others, "have")));
+            }
+            format!(
+                "; the others have completed later calls of the group, which need {}: the device of {} is stuck behind it, or the watchdog is",
+                ranks_text(&first),
+                if first.len() == 1 { "this rank" } else { "these ranks" }
+            )
+        }
         [] => String::new(),
         _ => format!(
             "; it has started on the others, and not on {}: {} device is stuck before it",
@@ -284,18 +311,61 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     Finding {
         code: if is_hang { Code::HangUnknown } else { Code::CallInFlight },
         message: format!("{who} {}, {agrees}, and {partly}{why}{late}", named_at(job, &stall.waiting)),
-        ranks: unstarted,
+        ranks: if unstarted.is_empty() { unfinished } else { unstarted },
         labels: labels.collect(),
         notes,
         help,
     }
 }
 
+/// Returns the ranks that have not completed a collective, although all other members have completed a later one of the group, as `pg_status` counts them: of
+/// this collective and of others like it.
+fn unfinished(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
+    let Place::Collective { queue, seq } = stall.place else { return Vec::new() };
+    let description = |queue: usize| job.records.group(job.queues[queue].group).own_description();
+    let of = |queue: usize, seq: u32| {
+        let lanes = &job.queues[queue].lanes;
+        let done = |rank: Rank| job.status(rank, job.queues[queue].group).map_or(0, |it| it.completed);
+        let (ahead, waiting): (Vec<Rank>, Vec<Rank>) =
+            lanes.iter().map(|it| it.rank).partition(|it| done(*it) > i64::from(seq));
+        let is_head = |rank: &Rank| job.queues[queue].lane(*rank).is_some_and(|it| it.head == Some(seq));
+        let is_one_side = !ahead.is_empty() && waiting.iter().all(is_head);
+        if is_one_side { waiting } else { Vec::new() }
+    };
+    let own = of(queue, seq);
+    if own.is_empty() {
+        return own;
+    }
+    let like = (0..job.queues.len()).filter(|it| *it != queue && description(*it) == description(queue));
+    let heads = like.filter_map(|at| Some((at, job.queues[at].lanes.iter().filter_map(|it| it.head).min()?)));
+    own.into_iter().chain(heads.flat_map(|(at, seq)| of(at, seq))).collect()
+}
+
+/// Whether ranks have issued or completed calls long after others completed the ones in which some wait: states are noticed late.
+fn has_waited(job: &Job<'_>, waiting: &[Call]) -> bool {
+    let records = || job.records.ranks.iter().flat_map(|it| &it.records);
+    let is_same = |a: &Record, b: &Record| (a.group, a.seq) == (b.group, b.seq) && b.is_collective();
+    let Some(first) = waiting.first().map(|it| job.record(*it)) else { return false };
+    let done = records().filter(|it| it.done && is_same(first, it)).map(|it| it.completed).min();
+    let last = records().map(|it| it.completed.max(it.created)).max();
+    done.zip(last).is_some_and(|(done, last)| last - done > LONG)
+}
+
+/// The nanoseconds after which the other members have noticed that a collective has completed.
+const LONG: i64 = 10_000_000_000;
+
 /// Returns the ranks on which the kernel of a call has not started, while it has on others: that of a rank that waits for nothing before it. All
 /// ranks of a job record starts, or none.
 fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
     let has_started = |it: &&Call| job.record(**it).started != 0;
-    if !stall.waiting.iter().any(|it| has_started(&it)) {
+    // Of a message, the other side may have completed it from a buffer.
+    let shows_starts =
+        |it: &Call| job.records.log(it.rank).is_some_and(|it| it.records.iter().any(|it| it.started != 0));
+    let is_half =
+        matches!(stall.place, Place::Pair { .. }) && stall.absent.is_empty() && stall.waiting.len() == 1;
+    let others_started =
+        stall.waiting.iter().any(|it| has_started(&it)) || is_half && stall.waiting.iter().all(shows_starts);
+    if !others_started {
         return Vec::new();
     }
     let is_first = |it: &&Call| {

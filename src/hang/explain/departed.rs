@@ -14,11 +14,15 @@ use crate::{
 pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
     let Departure { call, usual, like, how } = found;
     let rank = call.rank;
-    let others = ranks_text(like);
+    let (others, they) = match like.as_slice() {
+        [] => ("its earlier rounds".to_owned(), "they"),
+        _ => (ranks_text(like), "the others"),
+    };
     let (mine, theirs) = (what_at(job, *call), what_at(job, *usual));
     let is_message = [*call, *usual].iter().any(|it| job.record(*it).peer != Peer::None);
     let code = match how {
         How::Elements | How::ElementType => Code::HangSizes,
+        How::Reordered(_) if is_message => Code::HangCycle,
         _ if is_message => Code::HangPeer,
         How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
             Code::HangDiverged
@@ -38,14 +42,14 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
             format!("rank {rank} skips the {theirs} that {others} {}", verb(like, "call"))
         }
         How::Added(count) => format!(
-            "rank {rank} makes a call that {others} {} not make: the {mine}{}; the others go on to the {theirs}",
+            "rank {rank} makes a call that {others} {} not make: the {mine}{}; {they} go on to the {theirs}",
             verb(like, "do"),
             more(*count, "more")
         ),
         How::Reordered(count) => format!(
             "rank {rank} makes {} in another order than {others}: it calls {mine} where {} {theirs}",
             count_text(*count as usize, "call"),
-            if like.len() == 1 { "that one calls" } else { "the others call" },
+            if like.len() == 1 { "that one calls".to_owned() } else { format!("{they} call") },
         ),
         How::Elements | How::ElementType => format!(
             "rank {rank} calls {mine} with {}, and {others} with {}",
@@ -54,7 +58,12 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
         ),
         How::Other => {
             let of = |it| format!("{} ({})", what_at(job, it), position(job, it));
-            format!("rank {rank} calls {} where {others} {} {}", of(*call), verb(like, "call"), of(*usual))
+            format!(
+                "rank {rank} calls {} where {others} {} {}: it skips that, or makes a call more",
+                of(*call),
+                verb(like, "call"),
+                of(*usual)
+            )
         }
     };
     let mut notes = vec![format!(

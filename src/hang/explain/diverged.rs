@@ -198,13 +198,13 @@ impl<'a, 'j> Sides<'a, 'j> {
     fn help(&self, all: &[Rank]) -> String {
         match &self.found.how {
             _ if self.found.is_before_records => {
-                "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run (2000 is the default) and run again".to_owned()
+                "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run and run again".to_owned()
             }
             How::Elements => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
             How::ElementType => "all members of the group must pass one element type here".to_owned(),
             How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
                 match self.found.basis {
-                    Basis::Majority | Basis::History | Basis::OtherGroups => format!(
+                    Basis::Majority | Basis::History | Basis::Sizes | Basis::OtherGroups => format!(
                         "look for a condition, a loop bound or an order that has another value on {} before this call",
                         ranks_text(all)
                     ),
@@ -377,6 +377,10 @@ fn basis_note(job: &Job<'_>, found: &Divergence, ranks: &[Rank], others: &[Rank]
         Basis::History => format!(
             "earlier in the records, the call of {} follows the one before it, too; that of {} never does",
             ranks_text(others),
+            ranks_text(ranks)
+        ),
+        Basis::Sizes => format!(
+            "the calls at the line of {} have other sizes or element types elsewhere in the records",
             ranks_text(ranks)
         ),
         Basis::OtherGroups => {

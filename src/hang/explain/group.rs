@@ -5,7 +5,7 @@ use grammar::codes::Code;
 use super::{Finding, diverged::values, empty, label};
 use crate::{
     queues::{Call, Job},
-    record::{GroupId, Rank, total},
+    record::{Crosswise, GroupId, Rank, total},
     wording::{numbers_text, operands, position, ranks_of, ranks_text, tensors, verb, what_at},
 };
 
@@ -67,6 +67,33 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     }
 }
 
+pub(super) fn crosswise(job: &Job<'_>, found: &Crosswise, waiting: &[Call]) -> Finding {
+    let Crosswise { names, descriptions, sides } = found;
+    let mut sides: Vec<(&Vec<Rank>, usize)> = sides.iter().zip(0..).collect();
+    sides.sort_by_key(|it| std::cmp::Reverse(it.0.len()));
+    let [(usual, of_usual), (others, of_others)] = sides.as_slice() else {
+        return empty(Code::HangMembership);
+    };
+    let labels = [*others, *usual].into_iter().filter_map(|side| {
+        let call = waiting.iter().find(|it| side.contains(&it.rank))?;
+        Some(label(job, *call, format!("{} {} here", ranks_text(side), verb(side, "wait"))))
+    });
+    Finding {
+        message: format!(
+            "{} have made groups {} and {} in different orders: group {} is `{}` on {}, and `{}` on {}",
+            ranks_text(&[usual.as_slice(), others.as_slice()].concat()),
+            names[0],
+            names[1],
+            names[0], descriptions[*of_usual], ranks_text(usual), descriptions[*of_others], ranks_text(others),
+        ),
+        ranks: if usual.len() > others.len() { others.to_vec() } else { Vec::new() },
+        labels: labels.collect(),
+        notes: vec!["groups are told apart by their number on each rank, so that calls in one and the same group do not meet".to_owned()],
+        help: "every rank must call `new_group` in the same order, also for groups that it is no member of".to_owned(),
+        ..empty(Code::HangMembership)
+    }
+}
+
 pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) -> Finding {
     let queue = &job.queues[queue];
     let calls: Vec<Call> = queue.lanes.iter().filter_map(|it| job.call_at(it, seq)).collect();
@@ -100,9 +127,12 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) 
             )
         }
     };
-    let message = format!(
-        "the splits of {name} do not match: all ranks together send {sent} elements and expect {expected}; {who}"
-    );
+    let message = match sent == expected {
+        true => format!("the splits of {name} are not those of the earlier rounds: {who}"),
+        false => format!(
+            "the splits of {name} do not match: all ranks together send {sent} elements and expect {expected}; {who}"
+        ),
+    };
     let waiting: Vec<Rank> = calls.iter().filter(|it| !job.record(**it).done).map(|it| it.rank).collect();
     Finding {
         code: Code::HangSizes,

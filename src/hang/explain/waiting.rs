@@ -133,7 +133,7 @@ pub(super) fn unmatched_text(
     let other = if is_send { *to } else { *from };
     let at = place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
     let later = later.map(|it| format!(", and went on to the {it}")).unwrap_or_default();
-    if pair.is_cut {
+    if pair.is_partial {
         let (call, posts) = if is_send { ("send", "receive") } else { ("receive", "send") };
         return format!(
             "a {call} of rank {} {} rank {other}{at} is {never} {}: rank {other} posts no {posts} for it that the records hold{later}",

@@ -90,27 +90,55 @@ fn an_archive_gives_the_report_of_its_folder() {
 #[test]
 fn several_jobs_in_an_archive_are_not_mixed() {
     let pickles = pickles();
-    let files = [("a/rank_0", pickles[0].as_slice()), ("b/rank_1", &pickles[1])];
+    let files = [("a/rank_0", pickles[0].as_slice()), ("b/rank_0", &pickles[0]), ("b/rank_1", &pickles[1])];
     assert!(text(load("a.zip", &zip(&files))).contains("it has dumps in `a` and `b`: give one folder"));
+    // One folder for each host.
+    let found = report(&load("a.zip", &zip(&[files[0], files[2]])).expect("dumps"));
+    assert_eq!(found.findings[0].ranks, [1]);
 }
 
 #[test]
-fn an_archive_in_a_folder_is_named() {
+fn folders_and_archives_of_hosts_are_one_job() {
+    let pickles = pickles();
+    let folder = tempfile::tempdir().expect("a folder");
+    let hosts = [0, 1].map(|it| folder.path().join(format!("host{it}")));
+    for (rank, host) in hosts.iter().enumerate() {
+        fs::create_dir(host).expect("a folder");
+        fs::write(host.join(format!("rank_{rank}")), &pickles[rank]).expect("a file");
+    }
+    fs::write(folder.path().join("train.py"), "").expect("a file");
+    // `DIR` is `DIR/*`.
+    let all = vec![hosts[0].clone(), hosts[1].clone(), folder.path().join("train.py")];
+    for paths in [vec![folder.path().to_owned()], all] {
+        assert_eq!(report(&files::load(&paths).expect("dumps")).findings[0].ranks, [1]);
+    }
+    fs::write(hosts[1].join("rank_0"), &pickles[0]).expect("a file");
+    assert!(text(files::load(&[folder.path().to_owned()])).contains("there are dumps in"));
+}
+
+#[test]
+fn an_archive_in_a_folder_is_read_if_nothing_else_is_there() {
     let pickles = pickles();
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("job.zip"), zip(&[("rank_1", pickles[1].as_slice())])).expect("a file");
     let paths = [folder.path().to_owned()];
-    let message = text(files::load(&paths));
-    assert!(
-        message.contains("read only if it is given by its own name") && message.contains("job.zip"),
-        "{message}"
-    );
+    assert_eq!(files::load(&paths).expect("dumps").records.ranks.len(), 1);
     fs::write(folder.path().join("rank_0"), &pickles[0]).expect("a file");
     let notes = files::load(&paths).expect("dumps").notes;
     assert!(notes.len() == 1 && notes[0].contains("job.zip"), "{notes:?}");
     // It is read, too.
     let given = [folder.path().to_owned(), folder.path().join("job.zip")];
     assert_eq!(files::load(&given).expect("dumps").notes, [""; 0]);
+}
+
+#[test]
+fn what_is_not_unpacked_is_named() {
+    assert!(text(load("a.tar.zst", b"")).contains("unpack it (`tar -xf`)"));
+    for (name, bytes) in
+        [("rank_0.bz2", &b"BZh9"[..]), ("rank_0.xz", b"\xfd7zXZ"), ("rank_0.zst", b"\x28\xb5\x2f\xfd")]
+    {
+        assert!(text(load(name, bytes)).contains("it is compressed with"), "{name}");
+    }
 }
 
 #[test]

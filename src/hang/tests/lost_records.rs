@@ -60,10 +60,10 @@ fn a_collective_whose_record_is_lost_is_not_said_to_have_been_made() {
     let ahead =
         vec![call(6, 3, "all_reduce", true), call(7, 4, "all_gather", true), call(8, 5, "barrier", false)];
     let found = explained(&[lost(), lost(), ahead]);
-    assert_eq!((found.findings[0].code.text(), found.is_hang), ("E0807", true));
+    assert_eq!((found.findings[0].code.text(), found.is_hang), ("W0802", false));
     assert_eq!(
         found.findings[0].message,
-        "the ring buffer has lost the records that would show the cause: rank 2 waits in barrier (#5 of group 0), and the records of ranks 0 and 1 do not hold whether they have made this call"
+        "the ring buffer has lost the records that would show whether all calls proceed: rank 2 waits in barrier (#5 of group 0), and the records of ranks 0 and 1 do not hold whether they have made this call"
     );
 }
 
@@ -81,23 +81,24 @@ fn a_rank_that_kept_no_record_of_a_group_is_not_said_to_be_late() {
 
 #[test]
 fn messages_of_cut_logs_are_not_compared() {
-    let sends = |first_done| {
-        vec![message(4, 5, "send 0->1", "Float", first_done), message(5, 6, "send 0->1", "Half", false)]
+    let all = |first: u32, name: &'static str, element: &str, first_done| {
+        let mut all = vec![message(first, first + 1, name, "Float", first_done)];
+        all.extend((1..8).map(|it| message(first + it, first + 1 + it, name, element, false)));
+        all
     };
-    let receives = |first_done| {
-        vec![message(3, 4, "recv 1<-0", "Float", first_done), message(4, 5, "recv 1<-0", "Float", false)]
-    };
+    let sends = |first_done| all(4, "send 0->1", "Half", first_done);
+    let receives = |first_done| all(3, "recv 1<-0", "Float", first_done);
     let found = explained(&[sends(true), receives(true)]);
     // A send may complete before its receive is posted, so that their first open ones need not be one message.
     assert_eq!((found.findings[0].code.text(), found.is_hang), ("W0802", false));
     // An open call before the oldest ones may be lost.
     let found = explained(&[sends(false), receives(false)]);
-    assert_eq!((found.findings[0].code.text(), found.is_hang), ("E0807", true));
+    assert_eq!((found.findings[0].code.text(), found.is_hang), ("W0802", false));
     assert!(found.findings[0].message.ends_with(", and the records do not hold which call it meets"));
     // The receiver has kept a later receive that completed, and no open one.
     let found = explained(&[sends(true), receives(true)[..1].to_vec()]);
     assert!(
-        found.findings[0].message.contains("rank 1 posts no receive for it that the records hold"),
+        found.findings[0].message.ends_with(", and the records do not hold which call it meets"),
         "{}",
         found.verdict()
     );
@@ -106,7 +107,7 @@ fn messages_of_cut_logs_are_not_compared() {
 /// The calls of a rank from one position on, of a program that repeats `all_gather` and `reduce_scatter`, `ahead` calls ahead: none has completed.
 fn repeating(first: u32, ahead: u32) -> Vec<Value> {
     let name = |at: u32| if (at + ahead).is_multiple_of(2) { "all_gather" } else { "reduce_scatter" };
-    (first..first + 5).map(|at| call(at, at, name(at), false)).collect()
+    (first..first + 9).map(|at| call(at, at, name(at), false)).collect()
 }
 
 #[test]
@@ -119,11 +120,8 @@ fn the_direction_of_a_shift_that_is_lost_is_not_given() {
         finding.message,
         "rank 2 does not make the call of ranks 0 and 1 at #20 of group 0, the oldest position that all dumps hold: whether it made the same calls before is not in the records"
     );
-    assert!(
-        finding
-            .notes
-            .contains(&"rank 2: its calls #20 to #23 are like calls #21 to #24 of rank 0".to_owned())
-    );
+    let note = "rank 2: its calls #20 to #27 are like calls #21 to #28 of rank 0";
+    assert!(finding.notes.iter().any(|it| it == note), "{:?}", finding.notes);
 }
 
 #[test]

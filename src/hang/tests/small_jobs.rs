@@ -300,7 +300,7 @@ fn the_end_of_a_batch_of_messages_is_no_collective() {
     let batch = || vec![message(1, "send 0->1", "batch_isend_irecv", 12), end.clone()];
     let ranks = [[vec![world(), tp(call(1, "all_gather", 4))], batch()].concat(), vec![world()]];
     let report = explained(2, &ranks);
-    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0802"));
 }
 
 #[test]

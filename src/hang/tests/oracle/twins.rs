@@ -74,8 +74,17 @@ fn edited(job: &Job) -> Twins {
     // The same edit on all ranks but one, which is seen only if two ranks make the call.
     let Step::Call(wanted) = &job.program.ranks[made.rank][made.at] else { return found };
     let is_alike = |it: &Call| it.line == wanted.line;
-    let makers: Vec<usize> =
-        (0..shown.len()).filter(|&rank| job.program.calls(rank).any(|it| is_alike(it.1))).collect();
+    // Of two calls that change places, those that make the second one behind the first.
+    let second = match &made.program.ranks[made.rank][made.at] {
+        Step::Call(it) if made.fault == Fault::OtherOrder => Some(it.line),
+        _ => None,
+    };
+    let follows = |rank: usize, at: usize| {
+        let mut behind = job.program.calls(rank).skip_while(|it| it.0 <= at).take(3);
+        second.is_none_or(|line| behind.any(|it| it.1.line == line))
+    };
+    let makes = |rank: usize| job.program.calls(rank).any(|it| is_alike(it.1) && follows(rank, it.0));
+    let makers: Vec<usize> = (0..shown.len()).filter(|&rank| makes(rank)).collect();
     let seen = job.logs[made.rank].as_ref().map_or(0, |it| {
         it.records.iter().filter(|it| it.line == wanted.line || it.line == wanted.line + 200).count()
     });
@@ -84,21 +93,31 @@ fn edited(job: &Job) -> Twins {
         return found;
     }
     if makers.len() == 2 {
-        let others = makers.into_iter().filter(|&it| it != made.rank);
-        let twin = others.filter_map(|rank| all_but(job, rank, wanted)).find(|it| is_twin(job, &shown, it));
+        let others = makers.iter().copied().filter(|&it| it != made.rank);
+        let twin =
+            others.filter_map(|rank| all_but(job, rank, wanted, &makers)).find(|it| is_twin(job, &shown, it));
         if let Some(other) = twin {
             found.other_rank = Some((other.fault, other.rank));
             return found;
         }
     }
+    // One more call at the end, which the other ranks may be about to make.
+    let is_last = job.program.calls(made.rank).last().is_some_and(|it| it.0 == made.at);
+    if made.fault == Fault::OneMore && is_last && makers.len() > 1 {
+        found.other_rank = Some((Fault::Healthy, made.rank));
+        return found;
+    }
     // Other faults of the calls of the same rank.
-    let own = &made.program.ranks[made.rank];
+    // The calls that the rank has made, also those whose records are lost.
+    let times = execute(&made.program, &job.settings, made.broken);
+    let is_made = |it: &&Times| it.issued.is_some_and(|it| it <= job.writing.moment[made.rank]);
+    let own = calls_of(&made.program.ranks[made.rank], times[made.rank].iter().filter(is_made).count());
     let steps = made.at.saturating_sub(12)..(made.at + 12).min(job.program.ranks[made.rank].len());
     for fault in FAULTS.into_iter().filter(|it| it.contradicts() && *it != made.fault) {
         let has_twin = steps.clone().flat_map(|it| [(it, 0), (it, 1), (it, 2)]).any(|(at, choice)| {
             let mut steps = job.program.ranks[made.rank].clone();
             edit(&job.program.groups, &mut steps, made.rank, fault, at, choice).is_some()
-                && calls_alike(&steps, own)
+                && calls_of(&steps, own.len()) == own
                 && plant(&job.program, fault, made.rank, at, choice)
                     .is_some_and(|it| is_twin(job, &shown, &it))
         });
@@ -124,20 +143,17 @@ fn open_steps(job: &Job, rank: usize, times: &[Times]) -> (Vec<usize>, Option<us
     (open.iter().filter(|it| it.1).take(3).map(|it| it.0).collect(), end)
 }
 
-/// Whether two lists of steps make the same calls.
-fn calls_alike(a: &[Step], b: &[Step]) -> bool {
-    let alike = |a: &Step, b: &Step| match (a, b) {
-        (Step::Call(a), Step::Call(b)) => {
-            (a.group, &a.kind, a.size, a.dtype, a.line) == (b.group, &b.kind, b.size, b.dtype, b.line)
-        }
-        (Step::Call(_), _) | (_, Step::Call(_)) => false,
-        _ => true,
-    };
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b))
+/// Returns the first calls of some steps by what their records show.
+fn calls_of(steps: &[Step], count: usize) -> Vec<(usize, Kind, u64, &'static str, u32)> {
+    let calls = steps.iter().filter_map(|it| match it {
+        Step::Call(it) => Some((it.group, it.kind.clone(), it.size, it.dtype.0, it.line)),
+        Step::WaitAll | Step::Item => None,
+    });
+    calls.take(count).collect()
 }
 
 /// Returns the job whose program has the edit in all rounds on all ranks, and a rank that does not follow it in the round of the fault.
-fn all_but(job: &Job, except: usize, wanted: &Call) -> Option<Faulty> {
+fn all_but(job: &Job, except: usize, wanted: &Call, makers: &[usize]) -> Option<Faulty> {
     let made = &job.made;
     // The how-many-th call of its line in its round it is.
     let nth = |rank: usize, at: usize, call: &Call| {
@@ -146,7 +162,7 @@ fn all_but(job: &Job, except: usize, wanted: &Call) -> Option<Faulty> {
     };
     let wanted_nth = nth(made.rank, made.at, wanted);
     let mut program = job.program.clone();
-    for rank in 0..program.ranks.len() {
+    for &rank in makers {
         let places = job.program.calls(rank).filter(|(at, it)| {
             it.line == wanted.line
                 && nth(rank, *at, it) == wanted_nth

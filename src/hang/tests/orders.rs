@@ -1,0 +1,124 @@
+//! Small jobs in which only the order of the device, the time, or what is left out tells the cause.
+
+#![allow(clippy::expect_used, reason = "a failed step ends the test")]
+
+use hir_hang::{
+    files,
+    report::{Report, report},
+};
+use serde_json::{Value, json};
+
+/// A group: its name, description and members.
+type Group = (&'static str, &'static str, &'static [u32]);
+
+const TP: [Group; 2] = [("1", "tp", &[0, 1]), ("2", "tp", &[2, 3])];
+const DP: [Group; 2] = [("3", "dp", &[0, 2]), ("4", "dp", &[1, 3])];
+
+/// A call of a group, at a line, issued at a time in nanoseconds.
+fn call(group: Group, name: &str, seq: u32, line: u32, is_done: bool, at: i64) -> Value {
+    json!({
+        "process_group": [group.0, group.1], "collective_seq_id": seq, "p2p_seq_id": 0, "profiling_name": format!("nccl:{name}"),
+        "state": if is_done { "completed" } else { "scheduled" }, "retired": is_done, "time_created_ns": at,
+        "time_discovered_completed_ns": if is_done { json!(at + 1000) } else { Value::Null },
+        "input_sizes": [[4]], "input_dtypes": ["Float"],
+        "frames": [{"name": "step", "filename": "train.py", "line": line}],
+    })
+}
+
+fn explained(groups: impl Fn(u32) -> Vec<Group>, ranks: Vec<(Vec<Value>, Value)>) -> Report {
+    let dumps = ranks.into_iter().enumerate().map(|(rank, (mut entries, status))| {
+        for (at, entry) in entries.iter_mut().enumerate().filter(|it| it.1.get("record_id").is_none()) {
+            entry["record_id"] = json!(at);
+        }
+        let config = groups(rank as u32).into_iter().map(|(name, desc, ranks)| {
+            (name.to_owned(), json!({"name": name, "desc": desc, "ranks": ranks}))
+        });
+        let config: serde_json::Map<String, Value> = config.collect();
+        let dump = json!({"version": "2.10", "pg_config": config, "pg_status": status, "entries": entries});
+        (format!("rank_{rank}.json"), dump.to_string().into_bytes())
+    });
+    report(&files::read(&dumps.collect::<Vec<_>>()).expect("dumps"))
+}
+
+#[test]
+fn what_waits_behind_another_open_call_is_no_cause() {
+    // The tp call of ranks 2 and 3 does not move; the clock of their host is 5 ms ahead.
+    let rank = |rank: u32| {
+        let (tp, dp) = (TP[rank as usize / 2], DP[rank as usize % 2]);
+        let (is_done, clock) = (rank < 2, i64::from(rank / 2) * 5_000_000);
+        let tp_call = |seq, is_done, at| call(tp, "all_reduce", seq, 7, is_done, at + clock);
+        let dp_call = |seq, is_done, at| call(dp, "all_reduce", seq, 8, is_done, at + clock);
+        let calls = vec![
+            tp_call(1, true, 1000),
+            dp_call(1, true, 2000),
+            tp_call(2, is_done, 3000),
+            dp_call(2, false, 4000),
+        ];
+        (calls, json!({}))
+    };
+    let found = explained(|it| vec![TP[it as usize / 2], DP[it as usize % 2]], (0..4).map(rank).collect());
+    let label = found.findings[0].labels[0].site.as_ref().map(|it| it.line);
+    assert_eq!((found.findings[0].code.text(), label), ("W0802", Some(7)));
+}
+
+#[test]
+fn a_dump_whose_calls_completed_before_others_made_them_is_of_an_earlier_start() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2]);
+    let rank = |rank: u32| {
+        let begin = if rank == 2 { 1_000_000_000 } else { 301_000_000_000 };
+        let calls = (1..4).map(|seq| {
+            call(WORLD, "all_reduce", seq, 4, rank == 2 || seq < 3, begin + i64::from(seq) * 1000)
+        });
+        (calls.collect(), json!({}))
+    };
+    let found = explained(|_| vec![WORLD], (0..3).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0806", &[2][..]));
+}
+
+#[test]
+fn groups_that_ranks_make_in_different_orders_are_named() {
+    let of = |rank: u32| -> Vec<Group> {
+        match rank {
+            0 => vec![("1", "tp", &[0, 1]), ("2", "cp", &[0, 1])],
+            _ => vec![("1", "cp", &[0, 1]), ("2", "tp", &[0, 1])],
+        }
+    };
+    let tp = |rank: usize| of(rank as u32)[rank];
+    let ranks = (0..2).map(|rank| (vec![call(tp(rank), "all_reduce", 1, 10, false, 1000)], json!({})));
+    let found = explained(of, ranks.collect());
+    assert_eq!(found.findings[0].code.text(), "E0805");
+    assert_eq!(
+        found.findings[0].message,
+        "ranks 0 and 1 have made groups 1 and 2 in different orders: group 1 is `cp` on rank 1, and `tp` on rank 0"
+    );
+}
+
+#[test]
+fn ranks_without_active_calls_are_late() {
+    // The dumps hold active calls only: what ranks 1 and 3 have completed is left out.
+    const EXPERTS: Group = ("7", "ep", &[0, 1, 2, 3, 4, 5]);
+    let rank = |rank: u32| {
+        let is_late = rank == 1 || rank == 3;
+        let mut open = call(EXPERTS, "all_to_all", 265, 9, false, 1000);
+        (open["record_id"], open["pg_id"]) = (json!(900), json!(4));
+        let last = if is_late { 264 } else { 265 };
+        let status = json!({"4": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": 264}});
+        (if is_late { Vec::new() } else { vec![open] }, status)
+    };
+    let found = explained(|_| vec![EXPERTS], (0..6).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0801", &[1, 3][..]));
+}
+
+#[test]
+fn a_rank_that_has_not_completed_what_the_others_are_past_is_named() {
+    // Of active calls, the all-gather of rank 0 is open; rank 1 has completed later ones of the pair, which need rank 0.
+    let rank = |rank: u32| {
+        let seq = if rank == 0 { 6 } else { 18 };
+        let mut open = call(TP[0], "_all_gather_base", seq, 9, false, 1000);
+        (open["record_id"], open["pg_id"]) = (json!(900 + seq), json!(5));
+        let status = json!({"5": {"last_enqueued_collective": 20, "last_started_collective": -1, "last_completed_collective": seq - 1}});
+        (vec![open], status)
+    };
+    let found = explained(|_| vec![TP[0]], (0..2).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0802", &[0][..]));
+}

@@ -1,0 +1,70 @@
+//! Logs of PyTorch's watchdog, of versions without and with numbers, ranks of the world and stacks.
+
+#![allow(clippy::expect_used, reason = "a failed step ends the test")]
+
+use hir_hang::{
+    files,
+    report::{Report, report},
+};
+
+fn explained(text: &str) -> Report {
+    let files = [("job.log".to_owned(), text.as_bytes().to_vec())];
+    report(&files::read(&files).expect("a log"))
+}
+
+/// The line of a call that timed out, of version 2.6.
+fn timed_out(rank: u32, number: u32, elements: u32) -> String {
+    format!(
+        "[rank{rank}]:[E1128 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, \
+         OpType=ALLREDUCE, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) ran for 600027 milliseconds before timing out.\n"
+    )
+}
+
+#[test]
+fn the_rank_of_another_size_is_named_with_the_line_of_the_stack() {
+    let stack = "[rank0]:[E1128 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank 0] Stack trace of the failed collective: \n\
+                 #0 all_reduce from /venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py:2501\n\
+                 #1 step from /job/train.py:13\n";
+    let text = [timed_out(0, 61, 1), stack.to_owned(), timed_out(1, 61, 1), timed_out(2, 61, 1024)].concat();
+    let found = explained(&text);
+    assert!(found.is_hang);
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0802", &[2][..]));
+    let site = found.findings[0].labels.iter().find_map(|it| it.site.as_ref()).expect("a place");
+    assert_eq!((site.file.as_str(), site.line), ("/job/train.py", 13));
+}
+
+#[test]
+fn a_rank_that_has_enqueued_less_is_late() {
+    let signal = "[rank2]:[E ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a collective timeout from rank 0 \
+                  and we will try our best to dump the debug info. Last enqueued NCCL work: 60, last completed NCCL work: 60.\n";
+    let found = explained(&[timed_out(0, 61, 1), timed_out(1, 61, 1), signal.to_owned()].concat());
+    assert_eq!((found.is_hang, found.findings[0].code.text()), (true, "W0801"));
+    assert_eq!(found.findings[0].ranks, [2]);
+    assert!(
+        found.notes.iter().any(|it| it.contains("\"last enqueued\" is set when NCCL's call has returned"))
+    );
+}
+
+#[test]
+fn old_lines_have_ranks_of_the_group_and_no_numbers() {
+    let line = |rank: u32, what: &str| {
+        format!(
+            "[E ProcessGroupNCCL.cpp:587] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}, Timeout(ms)=1800000) ran for 1803170 milliseconds before timing out.\n"
+        )
+    };
+    let all =
+        [line(0, "OpType=ALLREDUCE"), line(1, "OpType=BROADCAST"), line(2, "OpType=ALLREDUCE")].concat();
+    let found = explained(&all);
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[1][..]));
+    let sized = "OpType=ALLREDUCE, TensorShape=[4, 8]";
+    let found = explained(
+        &[line(0, sized), line(1, sized), line(2, "OpType=ALLREDUCE, TensorShape=[4, 9]")].concat(),
+    );
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0802", &[2][..]));
+}
+
+#[test]
+fn a_message_of_another_group_is_no_collective() {
+    let text = "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=SEND, NumelIn=4, NumelOut=4, Timeout(ms)=1000) ran for 1001 milliseconds before timing out.\n";
+    assert!(files::read(&[("job.log".to_owned(), text.as_bytes().to_vec())]).is_err());
+}
