@@ -90,7 +90,7 @@ fn in_another_group(job: &Job<'_>, stalls: &[Stall], edges: &[Edge], calls: &[Ca
     let waiting = |edge: &Edge| stalls[edge.stall].ranks().count();
     let members = |edge: &Edge| job.queue(stalls[edge.stall].group(job)).map_or(0, |it| it.members.len());
     let is_most = |edge: &Edge| waiting(edge) > 1 && waiting(edge) * 2 > members(edge);
-    let mut alone = edges.iter().filter(|it| waiting(it) == 1 && edges.iter().any(|it| is_most(it)));
+    let mut alone = edges.iter().filter(|it| waiting(it) == 1 && edges.iter().any(is_most));
     alone.next().map(|it| it.from).filter(|_| has_stack && is_same)
 }
 

@@ -342,6 +342,16 @@ fn went_past(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
         .first()
         .zip(ranks.first())
         .and_then(|(call, rank)| left_out(job, *call, *rank, same_collective(job, later, *rank)?));
+    // One rank against most of the others.
+    let is_alone = matches!(stall.place, Place::Collective { .. })
+        && stall.behind.is_empty()
+        && ranks.len() > 1
+        && ranks.len() * 2 > members(job, stall);
+    let alone = match stall.waiting.as_slice() {
+        [call] if is_alone => Some((call.rank, Reason::Alone)),
+        _ => None,
+    };
+    let deviant = deviant.or(alone);
     Some((Weight::Fault, stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }))
 }
 

@@ -77,9 +77,12 @@ fn same_groups(groups: &[Group]) -> Vec<GroupId> {
     same
 }
 
+/// The ranks that know a group by a description.
+type Sides<'g> = BTreeMap<&'g str, BTreeSet<Rank>>;
+
 /// Finds groups that some ranks know by each other's descriptions.
 fn crosswise(groups: &[Group], logs: &BTreeMap<Rank, Vec<RankLog>>) -> Vec<Crosswise> {
-    let mut sides: BTreeMap<(&str, &Option<Vec<Rank>>), BTreeMap<&str, BTreeSet<Rank>>> = BTreeMap::new();
+    let mut sides: BTreeMap<(&str, &Option<Vec<Rank>>), Sides<'_>> = BTreeMap::new();
     for (rank, group) in
         logs.iter().flat_map(|(rank, logs)| logs.iter().flat_map(|it| &it.groups).map(|it| (*rank, it)))
     {

@@ -18,11 +18,14 @@ use crate::record::{
 const MAX_FRAMES: usize = 512;
 const MAX_LOGS: usize = 1 << 16;
 
+/// The function, file and line of a frame.
+type Place = (String, String, u32);
+
 /// What a log says of one rank.
 #[derive(Default)]
 struct Lines {
     /// The calls that timed out, by group and number.
-    calls: BTreeMap<(String, u32), (Signature, Vec<(String, String, u32)>)>,
+    calls: BTreeMap<(String, u32), (Signature, Vec<Place>)>,
     /// The last numbers that are enqueued and completed, by group.
     last: BTreeMap<String, (i64, i64)>,
     /// The groups with their descriptions.
@@ -200,7 +203,7 @@ fn last_of(line: &str) -> Option<(i64, i64)> {
 }
 
 /// Returns the function, file and line of `#0 all_reduce from FILE:LINE`.
-fn frame_of(line: &str) -> Option<(String, String, u32)> {
+fn frame_of(line: &str) -> Option<Place> {
     let text = behind(line, "#")?;
     let (_, text) = text.split_once(' ')?;
     let (function, place) = text.split_once(" from ")?;

@@ -122,3 +122,19 @@ fn a_rank_that_has_not_completed_what_the_others_are_past_is_named() {
     let found = explained(|_| vec![TP[0]], (0..2).map(rank).collect());
     assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0802", &[0][..]));
 }
+
+#[test]
+fn a_rank_that_waits_alone_in_a_call_that_most_others_pass_makes_one_more() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2]);
+    const ALL: Group = ("5", "cp", &[0, 1, 2]);
+    let rank = |rank: u32| {
+        let mut calls =
+            vec![call(ALL, "all_reduce", 1, 5, true, 1000), call(WORLD, "all_reduce", 1, 6, true, 2000)];
+        calls.extend((rank == 2).then(|| call(ALL, "all_reduce", 2, 5, false, 3000)));
+        calls.push(call(WORLD, "all_reduce", 2, 6, false, 4000));
+        (calls, json!({}))
+    };
+    let found = explained(|_| vec![WORLD, ALL], (0..3).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
+    assert!(found.findings[0].message.contains("rank 2 makes a call that ranks 0 and 1 do not make"));
+}

@@ -448,10 +448,7 @@ fn one_call_with_another_size_is_no_call_too_many() {
     let found = &explained(2, &[calls(8), calls(9)]).findings[0];
     assert_eq!(
         (found.code.text(), found.message.as_str()),
-        (
-            "E0802",
-            "ranks 0 and 1 pass different sizes to all_reduce (train.py:4): rank 1 passes float32 [9], rank 0 passes float32 [8]"
-        )
+        ("E0802", "rank 1 passes float32 [9] to all_reduce (train.py:4), rank 0 passes float32 [8]")
     );
     // Two functions of one kind, at two places.
     let save = at_line(call(1, "all_gather", 4), 33);
