@@ -1,5 +1,5 @@
 //! The edits by which all ranks make the calls of a team in one order: a call that one branch skips moves before it, and of two calls that a
-//! branch swaps, the later one moves before the earlier one.
+//! branch swaps, the later one moves before the earlier one. Of two ranks that both send first, or receive first, one gets the other order.
 
 use grammar::{
     ir::{Stmt, StmtId},
@@ -40,12 +40,30 @@ pub(super) fn swap(text: &EditableText, [first, later]: [StmtId; 2]) -> Option<V
     before(text, later, first)
 }
 
-/// Returns the Wait for a collective that directly follows it; `None` if there is none.
+/// Returns the edits that move the side of a transfer which follows another one before it; `None` if something else is between them, or it is
+/// not the partner.
+pub(super) fn turn(
+    text: &EditableText,
+    first: StmtId,
+    is_partner: impl Fn(StmtId) -> bool,
+) -> Option<Vec<Edit>> {
+    let place = text.places().of_stmt(first)?;
+    let behind = |by: usize| text.program.block(place.block).get(place.position + by).copied();
+    let waited = wait_of(text, first).is_some();
+    let later = behind(if waited { 2 } else { 1 }).filter(|it| is_partner(*it))?;
+    if waited {
+        return swap(text, [first, later]);
+    }
+    Some(vec![Edit::Move { stmt: later, to: Place::Before(first) }])
+}
+
+/// Returns the Wait for a communication that directly follows it; `None` if there is none.
 fn wait_of(text: &EditableText, call: StmtId) -> Option<StmtId> {
     let place = text.places().of_stmt(call)?;
     let stmt = *text.program.block(place.block).get(place.position + 1)?;
-    let is_collective = text.program.op(call).is_some_and(|it| it.op == Op::Communication);
-    (is_collective && text.awaited_number(stmt) == text.program.posted_work(call)).then_some(stmt)
+    let posts =
+        text.program.op(call).is_some_and(|it| matches!(it.op, Op::Communication | Op::P2PCommunication));
+    (posts && text.awaited_number(stmt) == text.program.posted_work(call)).then_some(stmt)
 }
 
 fn before(text: &EditableText, call: StmtId, stmt: StmtId) -> Option<Vec<Edit>> {

@@ -100,7 +100,8 @@ impl Checks {
     pub(super) fn host_rules(self) -> Vec<HostRule> {
         let applies = |it: &HostRule| match it {
             HostRule::Creation => self.p2p_queues() != Some(P2pQueues::Communicator),
-            HostRule::Connection => self.model == OrderingModel::Nccl && self.connects,
+            // A program that has run before has exchanged its handles.
+            HostRule::Connection | HostRule::Exchange => self.model == OrderingModel::Nccl && self.connects,
             HostRule::SymmetricMemory => self.access_rules().allocates_with_cuda(),
         };
         HostRule::ALL.into_iter().filter(applies).collect()

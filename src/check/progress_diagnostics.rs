@@ -16,8 +16,8 @@ use super::{
     order_edits, repair_help,
 };
 use hir_plan::{
-    InstKind,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues, SwappedCalls},
+    InstKind, P2pOp,
+    sync::{Cause, CommOrderCycle, CommOrderEdge, Deadlock, HeadToHead, InstRef, P2pQueues, SwappedCalls},
 };
 
 /// Who starts kernels of several communicators in issue order.
@@ -242,7 +242,36 @@ impl DiagnosticBuilder<'_> {
             let edits = deadlock_edits::move_before_branch(context.text, skip.stmt);
             it.fixes = edits.and_then(|it| context.text.fixes(&it)).unwrap_or_default();
         }
+        it.fixes.extend(self.turn(deadlock).into_iter().flatten());
         (text, it)
+    }
+
+    /// Returns the changes of the text by which the second of two ranks that both send first, or receive first, does the other one first. The
+    /// two use different memory.
+    fn turn(&self, deadlock: &Deadlock) -> Option<Vec<Fix>> {
+        let Cause::Cycle { steps, head_to_head: Some(HeadToHead::Sends | HeadToHead::Receives), .. } =
+            &deadlock.cause
+        else {
+            return None;
+        };
+        let [(other, one), (rank, two)] = &steps[..] else { return None };
+        let wait = deadlock.waits.iter().find(|it| it.inst_ref.rank == *rank && it.place == *two)?;
+        let plan = &deadlock.plans.as_deref().unwrap_or(self.plans)[*rank];
+        // The sides in no group, by instruction.
+        let sides: Vec<(usize, &P2pOp)> = (plan.code.iter().enumerate())
+            .filter_map(|(at, it)| match &it.kind {
+                InstKind::P2pGroup(it) if !it.is_coalesced => Some((at, it.ops.first()?)),
+                _ => None,
+            })
+            .collect();
+        let stmt = |it: &P2pOp| plan.origins[it.origin as usize].stmt;
+        let own = sides.iter().find(|it| it.0 == wait.inst_ref.inst && one != two)?.1;
+        let is_partner = |it: &P2pOp| {
+            it.peer == *other && it.direction != own.direction && it.view.buffer != own.view.buffer
+        };
+        let is_next = |later| sides.iter().any(|it| stmt(it.1) == Some(later) && is_partner(it.1));
+        let context = self.edit_context(*rank)?;
+        context.text.fixes(&deadlock_edits::turn(context.text, stmt(own)?, is_next)?)
     }
 
     /// Returns the changes of the text by which the second rank of swapped calls makes them in the order of the first one.

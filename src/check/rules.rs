@@ -102,7 +102,7 @@ rules! {
     "unwritten", (|_, it| it.memory || it.excess), "E0704, W0701, W0702, R0704", "`--check=memory`, `--check=excess`" =>
         "ALLOCATE defines no elements; the long form, and a copy into a view, keep what a name is bound to",
         "PyTorch, `torch.empty`; nvFuser, `csrc/host_ir/evaluator.cpp`";
-    "host-creation", (|plan, it| nccl(plan, it) && it.host_rules().contains(&HostRule::Creation)), "E0705", "`--p2p`" =>
+    "host-creation", (|plan, it| waits_in_creation(plan, it) || waits_in_exchange(plan, it)), "E0705", "`--p2p`" =>
         "processes wait where a blocking communicator is created, and where handles are exchanged",
         "[NCCL, Creating a Communicator](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html); \
          [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv); nvFuser, `csrc/multidevice/ipc_handle.cpp`";
@@ -145,6 +145,14 @@ fn posts(plan: &Plan, _: Checks) -> bool {
 
 fn nccl(plan: &Plan, _: Checks) -> bool {
     plan.communicators.iter().any(|it| it.backend == Backend::Nccl)
+}
+
+fn waits_in_creation(plan: &Plan, checks: Checks) -> bool {
+    nccl(plan, checks) && checks.host_rules().contains(&HostRule::Creation)
+}
+
+fn waits_in_exchange(plan: &Plan, checks: Checks) -> bool {
+    peer_memory(plan, checks) && checks.host_rules().contains(&HostRule::Exchange)
 }
 
 fn peer_memory(plan: &Plan, _: Checks) -> bool {

@@ -64,6 +64,8 @@ impl<'p> SemaphoreWatch<'p> {
     pub fn new(plans: &'p [Plan]) -> Self {
         let mut by_key: FxHashMap<_, Vec<Transfer>> = FxHashMap::default();
         let views = copied_views(plans);
+        // By transfer without what it copies: what the last one copies. A post that the other side does not meet has the semaphore of the last.
+        let mut last: FxHashMap<_, [ViewKey; 2]> = FxHashMap::default();
         for plan in plans {
             for inst in &plan.code {
                 let InstKind::Signal { signal } = inst.kind else { continue };
@@ -71,8 +73,10 @@ impl<'p> SemaphoreWatch<'p> {
                 // Statements with one number are one P2PCommunication.
                 let stmt: Option<StmtId> = plan.origins[inst.origin as usize].stmt;
                 let number = stmt.and_then(|it| plan.comm_names.number(it)).ok_or(stmt);
-                let key = (transfer.0, transfer.1, transfer.2, number, views.get(&transfer).cloned());
-                by_key.entry(key).or_default().push(transfer);
+                let key = (transfer.0, transfer.1, transfer.2, number);
+                let views = views.get(&transfer).or_else(|| last.get(&key)).cloned();
+                last.extend(views.clone().map(|it| (key, it)));
+                by_key.entry((key, views)).or_default().push(transfer);
             }
         }
         let mut words = FxHashMap::default();

@@ -192,7 +192,7 @@ fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {
 
 /// Returns whether two programs have the same results in the simulator, for inputs for which sums are exact; `None` if one of them does
 /// not run.
-fn agree(original: &Program, edited: &Program) -> Option<bool> {
+pub fn agree(original: &Program, edited: &Program) -> Option<bool> {
     let ranks = hir_plan::smallest_world(original);
     let plans = |it: &Program| hir_plan::build(it, &LineIndex::new(&grammar::print(it)), ranks).ok();
     let (before, after) = (plans(original)?, plans(edited)?);

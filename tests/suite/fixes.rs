@@ -18,7 +18,7 @@ use std::{
 };
 
 use grammar::{
-    codes::Severity,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     ops::{Op, OpClass},
@@ -116,6 +116,8 @@ fn check_help(path: &Path) -> Result<(), Failed> {
         let found = check(plans, RACE).diagnostics(plans, std::slice::from_ref(source));
         found.into_iter().map(|it| it.1).collect()
     };
+    check_edit_of_deadlock(&text, &plans, &source, &planner)
+        .map_err(|it| format!("{}: {it}", shown(path)))?;
     let fixed = Source::new(shown(path), fix(&text, 0, Checks::DEFAULT, &planner).text);
     let Some(mut program) = fixed.programs().0.pop() else {
         return Err("the edited text is rejected".into());
@@ -139,6 +141,35 @@ fn check_help(path: &Path) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// Checks that no deadlock is left, if a help has edits for one.
+fn check_edit_of_deadlock(
+    text: &str,
+    plans: &World,
+    source: &Source,
+    planner: &impl Fn(&mut Program, &LineIndex) -> Option<World>,
+) -> Result<(), String> {
+    let deadlock = |plans: &World, source: &Source| {
+        let checks = Checks { race: false, memory: false, ..Checks::ALL_FAULTS };
+        let found = check(plans, checks).diagnostics(plans, std::slice::from_ref(source));
+        found.into_iter().map(|it| it.1).find(|it| it.code == Code::CheckedDeadlock)
+    };
+    let mut fixes = deadlock(plans, source).map(|it| it.fixes).unwrap_or_default();
+    if fixes.is_empty() {
+        return Ok(());
+    }
+    let mut edited = text.to_owned();
+    fixes.sort_by_key(|it| it.span.start);
+    for it in fixes.iter().rev() {
+        edited.replace_range(it.span.start as usize..it.span.end as usize, &it.text);
+    }
+    let edited = Source::new(source.name.clone(), edited);
+    let program = edited.programs().0.pop();
+    let after =
+        program.and_then(|mut it| planner(&mut it, &edited.lines)).ok_or("the edit gives no program")?;
+    let left = deadlock(&after, &edited);
+    left.map_or(Ok(()), |it| Err(format!("a deadlock is left: {}\n{}", it.message, edited.text)))
 }
 
 /// The outcomes of the programs that lack a synchronisation.

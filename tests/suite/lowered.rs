@@ -96,6 +96,14 @@ fn attempt(seed: u64) -> Result<bool, String> {
 }
 
 fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
+    lowered(text, pipeline, Checks::ALL_FAULTS).map(|it| it.0)
+}
+
+/// Runs passes on a program. Returns whether it is free of races, and what the passes make of it unless they refuse it.
+///
+/// # Errors
+/// Returns an error if a pass makes a fault that the checks find, or changes the meaning.
+pub fn lowered(text: &str, pipeline: &str, checks: Checks) -> Result<(bool, Option<Program>), String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let first = |all: &[grammar::diagnostic::Diagnostic]| {
         all.first().map(|it| it.message.clone()).unwrap_or_default()
@@ -115,39 +123,37 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         limits: Limits::default(),
         work: &WorkBudget::default(),
     };
-    let is_clean = fault_in(&program, &lines).is_none();
+    let is_clean = fault_in(&program, &lines, checks).is_none();
     let meaning = match oracle.reference(&program) {
         Ok(meaning) => meaning,
         Err(faults) if is_clean => return Err(format!("no finding, but a failure: {}", first(&faults))),
-        Err(_) => return Ok(false),
+        Err(_) => return Ok((false, None)),
     };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
         Err(failure) if failure.error.is_bug() => return Err(format!("`{pipeline}`: {failure}")),
         // A pass may refuse a program with a reason.
-        Err(_) => return Ok(true),
+        Err(_) => return Ok((true, None)),
         Ok(()) => (),
     }
-    if let Some(fault) = fault_in(&program, &lines).filter(|_| is_clean) {
+    if let Some(fault) = fault_in(&program, &lines, checks).filter(|_| is_clean) {
         return Err(format!("`{pipeline}` makes a fault: {fault}\n{}", grammar::print(&program)));
     }
-    let kept = meaning.check_equivalent(&program, &program);
-    kept.map(|()| true).or_else(|it| {
-        // The oracle tries few schedules. A program with a race under another schedule has no unique result.
-        if races(text)? {
-            return Ok(false);
-        }
-        Err(format!("`{pipeline}` changes the meaning: {}\n{}", it.message, grammar::print(&program)))
-    })
+    let Err(it) = meaning.check_equivalent(&program, &program) else { return Ok((true, Some(program))) };
+    // The oracle tries few schedules. A program with a race under another schedule has no unique result.
+    if races(text)? {
+        return Ok((false, None));
+    }
+    Err(format!("`{pipeline}` changes the meaning: {}\n{}", it.message, grammar::print(&program)))
 }
 
 /// Returns the first finding of the checker, or the reason why the program cannot be planned.
-fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
+fn fault_in(program: &Program, lines: &LineIndex, checks: Checks) -> Option<String> {
     match hir_plan::build(program, lines, hir_plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
         Ok(plans) => {
-            let report = check(&plans, Checks::ALL_FAULTS);
+            let report = check(&plans, checks);
             report.findings.first().map(|it| it.diagnostic(&plans, &[]).1.message)
         }
     }

@@ -4,11 +4,13 @@
 //!
 //! `HIR_ORACLE=10000` tries more programs of each kind, `HIR_SEED=7` others.
 
+mod capture;
 mod change;
 mod graph;
 mod kernels;
 mod link;
 mod messages;
+mod passes;
 mod post;
 mod program;
 mod random;
@@ -20,7 +22,7 @@ mod works;
 
 use std::{collections::BTreeMap, collections::BTreeSet, io::Write as _};
 
-use hir_check::{Checks, StorageModel, check};
+use hir_check::{Checks, SequencedProgram, StorageModel, check, races_of_sequence};
 use hir_plan::{
     World, plans_of_text,
     sync::{LaunchOrder, P2pQueues},
@@ -37,17 +39,18 @@ use self::{
 };
 use crate::{part, rng::Rng, setting};
 
-/// Default number of programs of each kind in a part.
+/// Default number of programs of each kind in a part, and of those that go through passes.
 const PROGRAMS: usize = 100;
+const LOWERED: usize = 50;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let (count, seed) = (setting::number("HIR_ORACLE"), setting::number_or("HIR_SEED", 0) * 1_000_000);
-    let trial = move |mix: Mix, part: usize| {
-        Trial::test(format!("oracle::{}_{part}", format!("{mix:?}").to_lowercase()), move || {
+    let trial = move |mix: Mix, part: usize, (what, default, attempt): (&str, usize, Attempt)| {
+        Trial::test(format!("oracle::{what}{}_{part}", format!("{mix:?}").to_lowercase()), move || {
             let mut counts = BTreeMap::new();
             let seeds =
-                (0..count.map_or(PROGRAMS, |it| it / part::PARTS)).map(|at| seed + at * part::PARTS + part);
+                (0..count.map_or(default, |it| it / part::PARTS)).map(|at| seed + at * part::PARTS + part);
             let faults: Vec<String> = seeds.filter_map(|it| attempt(it, mix, &mut counts)).collect();
             if count.is_some() {
                 let _ = writeln!(std::io::stderr(), "{mix:?}: {counts:?}");
@@ -56,8 +59,13 @@ pub fn trials() -> Vec<Trial> {
         })
         .with_ignored_flag(!part::includes(part))
     };
-    MIXES.into_iter().flat_map(|mix| (0..part::PARTS).map(move |part| trial(mix, part))).collect()
+    let of = [("", PROGRAMS, attempt as Attempt), ("passes_", LOWERED, passes::attempt)];
+    let mixes = of.into_iter().flat_map(|of| MIXES.map(|mix| (mix, of)));
+    mixes.flat_map(|(mix, of)| (0..part::PARTS).map(move |part| trial(mix, part, of))).collect()
 }
+
+/// Judges the program of a seed, and counts its verdicts.
+type Attempt = fn(usize, Mix, &mut BTreeMap<String, usize>) -> Option<String>;
 
 /// Judges the program of a seed, with and without a change.
 pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> Option<String> {
@@ -71,6 +79,11 @@ pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> O
             if let Some(kind) = change(&mut changed, &mut rng) {
                 all.push((kind, changed));
             }
+        }
+        if let Some(next) = repaired(skeleton(&mut rng, mix), rules, &mut rng)
+            && let Err(it) = compare_programs([&valid, &next], rules, counts)
+        {
+            return Some(format!("seed {seed} {mix:?} {rules:?}: {it}"));
         }
         all.push(("valid", valid));
     }
@@ -86,6 +99,17 @@ pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> O
     })
 }
 
+/// Returns the checks by some rules.
+fn checks_of(rules: Rules, storage: bool) -> Checks {
+    Checks {
+        nccl: LaunchOrder::Explicit,
+        p2p: Some(if rules.pairs { P2pQueues::Pair } else { P2pQueues::Communicator }),
+        connects: rules.connects,
+        storage: if storage { StorageModel::PyTorch } else { StorageModel::NeverReused },
+        ..Checks::ALL_FAULTS
+    }
+}
+
 /// Compares the verdicts on a program.
 pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'static str, String> {
     let (text, lines) = program.text();
@@ -94,13 +118,7 @@ pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'stati
     if expected.contains("unclear") {
         return Ok("unclear");
     }
-    let checks = Checks {
-        nccl: LaunchOrder::Explicit,
-        p2p: Some(if rules.pairs { P2pQueues::Pair } else { P2pQueues::Communicator }),
-        connects: rules.connects,
-        storage: if storage { StorageModel::PyTorch } else { StorageModel::NeverReused },
-        ..Checks::ALL_FAULTS
-    };
+    let checks = checks_of(rules, storage);
     let refused = ["E0411", "E0501", "E0406"];
     let world = match plans_of_text(&text, program.ranks) {
         Ok(it) => it,
@@ -127,14 +145,22 @@ pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'stati
     if !report.not_checked.is_empty() {
         return Ok("not checked");
     }
+    let expects_capture = (0..program.ranks).any(|rank| capture::fails(program, rank, rules.pairs));
+    let captured = check(&world, Checks { capture: true, race: false, comm: false, memory: false, ..checks });
+    let captured: Vec<_> =
+        captured.findings.iter().map(|it| it.diagnostic(&world, &[]).1.code.text()).collect();
+    if !captured.contains(&"E0705") && expects_capture != captured.contains(&"E0708") {
+        return Err(format!(
+            "{} E0708, found {captured:?}\n{text}",
+            if expects_capture { "MISSED" } else { "FALSE" }
+        ));
+    }
     let findings: Vec<_> = report.findings.iter().map(|it| it.diagnostic(&world, &[]).1).collect();
     let found: BTreeSet<&str> =
         findings.iter().map(|it| it.code.text()).filter(|it| *it != "W0703" && *it != "W0702").collect();
     let is_race = |it: &&str| matches!(*it, "E0701" | "E0702" | "E0703");
     let has_race = expected.iter().any(&is_race);
     let alone = ["E0705", "E0707", "E0709", "E0704", "W0701"];
-    // Whether a send that has ended says that its receive has begun is not documented: with values of peers, that decides about kernels.
-    let is_unclear = rules.pairs && program.items().iter().any(|it| matches!(it.1.stmt, Stmt::Share(_)));
     let counts = |it: &&&str| !(has_race && matches!(**it, "E0704" | "W0701"));
     // Contradictory orders of communicators also let hosts create them in contradictory orders.
     if expected.contains("E0705") && found.contains("E0707") {
@@ -147,11 +173,15 @@ pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'stati
     }
     let missed = missed || is_refused;
     let missed = missed || has_race && !found.iter().any(is_race);
+    let has = |found: &dyn Fn(&Stmt) -> bool| program.items().iter().any(|it| found(&it.1.stmt));
     // What a program that does not end accesses is not compared.
     let is_stuck = expected.contains("E0705") && found.contains("E0705");
     let may_be = |it: &str| match it {
         "W0701" => expected.contains("E0704"),
-        "E0707" => is_unclear || expected.contains("unknown"),
+        "E0707" => expected.contains("unknown"),
+        "E0705" => expected.contains("swapped"),
+        // The shards may also be copied, by a communication in which no host waits.
+        "E0701" | "E0702" => has(&|it| matches!(it, Stmt::View { .. })) && has(&|it| *it == Stmt::HostSync),
         _ => false,
     };
     let wrong = found.iter().filter(|it| counts(it)).find(|it| !expected.contains(**it) && !may_be(it));
@@ -189,6 +219,41 @@ pub fn compare(program: &Program, rules: Rules, storage: bool) -> Result<&'stati
     })
 }
 
+/// Compares the verdicts on two programs of which the second one follows the first one. Neither has a fault, or memory that peers access.
+fn compare_programs(
+    [first, second]: [&Program; 2],
+    rules: Rules,
+    counts: &mut BTreeMap<String, usize>,
+) -> Result<(), String> {
+    let is_unclear = |it: &Stmt| {
+        matches!(it, Stmt::HostSync | Stmt::View { .. } | Stmt::Share(_))
+            || matches!(it, Stmt::Post(it) if it.puts.is_some())
+    };
+    let is_other = |it: &Program| it.items().iter().any(|it| is_unclear(&it.1.stmt));
+    if first.ranks != second.ranks || is_other(first) || is_other(second) {
+        return Ok(());
+    }
+    let expected = faults_between_runs([first, &second.with_own_tensors()], rules);
+    let texts = [first.text().0, second.text().0];
+    let worlds = texts.each_ref().map(|it| plans_of_text(it, first.ranks).ok());
+    let [Some(one), Some(other)] = &worlds else { return Ok(()) };
+    let checks = Checks { repeat: true, ..checks_of(rules, true) };
+    let [one, other] = [one, other].map(SequencedProgram::new);
+    let Ok(found) = races_of_sequence(one, other, &BTreeSet::new(), checks) else { return Ok(()) };
+    *counts.entry(format!("programs {}", if expected.is_empty() { "none" } else { "E0706" })).or_default() +=
+        1;
+    if expected.is_empty() == found.is_empty() {
+        return Ok(());
+    }
+    let word = if found.is_empty() { "MISSED" } else { "FALSE" };
+    let lines: Vec<_> = expected
+        .iter()
+        .map(|it| (it.first.map(|it| it.place), it.second.map(|it| it.place)))
+        .take(4)
+        .collect();
+    Err(format!("{word} between programs, expected {lines:?}, found {found:?}\n{}\n{}", texts[0], texts[1]))
+}
+
 /// Compares the verdicts on two runs, and with storage that streams allocate, of a program without a fault.
 fn compare_others(
     program: &Program,
@@ -205,7 +270,7 @@ fn compare_others(
     };
     let mut outcome = "none";
     if !has(&|it| matches!(it, Stmt::HostSync)) {
-        let expected = faults_between_runs(program, rules);
+        let expected = faults_between_runs([program, program], rules);
         let found = codes(Checks { repeat: true, comm: false, ..checks });
         for code in ["E0706", "E0709"] {
             let is_expected = expected.iter().any(|it| it.code == code);

@@ -31,6 +31,7 @@ impl World {
             HostRule::Creation => !self.matching().all_members_post() || self.iter().any(waits_twice),
             // The queue of a single communicator waits in the same order.
             HostRule::Connection => self.iter().any(waits_twice),
+            HostRule::Exchange => self.iter().any(|plan| plan.exchanges().next().is_some()),
             HostRule::SymmetricMemory => {
                 self.iter().any(|plan| plan.allocations.iter().any(|it| it.is_symmetric && !it.is_empty))
             }
@@ -42,7 +43,8 @@ impl World {
         let has = |rule| rules.contains(&rule);
         let order =
             WaitOrder::Hosts { creates: has(HostRule::Creation), connects: has(HostRule::Connection) };
-        let world = has(HostRule::SymmetricMemory).then(|| self.with_waits_for_symmetric_memory());
+        let waits = has(HostRule::SymmetricMemory) || has(HostRule::Exchange);
+        let world = waits.then(|| self.with_host_waits(rules));
         let state = world.as_ref().unwrap_or(self).blocked_state(order).filter(|_| !rules.is_empty())?;
         Some((world, order, state))
     }

@@ -28,6 +28,8 @@ pub struct Graph {
     pub entry: Vec<usize>,
     pub exits: Vec<Vec<usize>>,
     pub buffers: BTreeMap<[usize; 3], Buffer>,
+    /// Those of later runs.
+    pub later: BTreeMap<[usize; 3], Buffer>,
     /// By rank.
     pub kernels: Vec<Vec<Kernel>>,
     /// By sender, receiver and whether the rank sends.
@@ -36,7 +38,7 @@ pub struct Graph {
     pub created: BTreeMap<Comm, BTreeMap<usize, Meeting>>,
     /// The place where each rank first needs a connection: of a kind of collective, or of a sender with a receiver.
     pub connected: BTreeMap<Connection, BTreeMap<usize, Meeting>>,
-    /// By rank: where it gives its handles, has those of others, and has passed the barrier. With those of transfers by sender, receiver and
+    /// By rank: where it gives its handles, has those of others, has reached the barrier, and has passed it. With those of transfers by sender, receiver and
     /// side; none for a view.
     pub exchanges: Vec<Vec<Exchange>>,
     /// By rank: the outputs at exit.
@@ -47,6 +49,8 @@ pub struct Graph {
     pub unobserved: BTreeSet<usize>,
     /// Documents do not say what the program does.
     pub is_unclear: bool,
+    /// Ranks make calls of a team under different numbers: NCCL matches them in order.
+    pub may_be_swapped: bool,
     /// Races of operations of one kernel.
     pub within: Vec<By>,
 }
@@ -72,10 +76,11 @@ pub struct State {
 }
 
 impl Graph {
-    /// Returns the works of some runs.
-    pub fn of(program: &Program, rules: Rules, runs: usize) -> Self {
+    /// Returns the works of programs that run one after the other. They have the same ranks, and the tensors of the last one.
+    pub fn of(programs: &[&Program], rules: Rules) -> Self {
         let mut graph = Self::default();
-        for rank in 0..program.ranks {
+        let Some(last) = programs.last() else { return graph };
+        for rank in 0..last.ranks {
             graph.kernels.push(Vec::new());
             graph.exchanges.push(Vec::new());
             graph.exits.push(Vec::new());
@@ -84,7 +89,7 @@ impl Graph {
             graph.entry.push(entry);
             state.tails.insert(0, entry);
             state.works.insert(0, vec![entry]);
-            for run in 0..runs {
+            for (run, program) in programs.iter().enumerate() {
                 state.run = run;
                 for (tensor, _) in program.tensors.iter().enumerate().filter(|it| it.1.1 == Role::Input) {
                     state.bound.insert(tensor, cells(program, [rank, tensor, 0]));
@@ -102,7 +107,7 @@ impl Graph {
                 (state.bound, state.instances) = Default::default();
             }
         }
-        link::link(&mut graph, program, rules);
+        link::link(&mut graph, last, rules);
         graph
     }
 
@@ -202,7 +207,7 @@ impl Graph {
                 // A run that is replayed does not exchange handles again.
                 if state.run == 0 {
                     let [given, taken] = self.meet(state);
-                    self.exchanges[rank].push(([given, given, taken], None));
+                    self.exchanges[rank].push(([given, given, given, taken], None));
                 }
                 let own = bound(state, of).first().map_or(0, |it| it[2]);
                 let shards: Vec<Cell> = (0..ranks).map(|it| [it, *of, own, 0]).collect();
@@ -222,6 +227,7 @@ impl Graph {
                     begin,
                     end,
                     ops: vec![Op::View],
+                    number: usize::MAX,
                     is_communication: true,
                     at: state.at,
                     awaited: None,
@@ -312,9 +318,14 @@ impl Graph {
                     }
                 }
                 if !all.is_empty() {
+                    // The barrier is an all-reduce of all ranks on the current stream, and the host waits for its end.
                     let [given, taken] = self.meet(state);
-                    state.host = self.add(vec![taken]);
-                    self.exchanges[rank].push(([given, taken, state.host], Some(all)));
+                    let arrived = self.add(vec![taken]);
+                    let queue = state.queues.get(&Comm::Team((0..ranks).collect()));
+                    let before = [state.tails.get(&stream), queue, state.gathers.last()];
+                    self.may[arrived].extend(before.into_iter().flatten().filter(|_| rules.connects));
+                    state.host = self.add(vec![arrived]);
+                    self.exchanges[rank].push(([given, taken, arrived, state.host], Some(all)));
                 }
             }
             Stmt::Wait(number) => {

@@ -45,6 +45,7 @@ fn link_collectives(graph: &mut Graph, kernels: &[Vec<Kernel>], never: usize) {
                 _ => None,
             };
             let Some(first) = there.first().and_then(|it| kind_of(it.1)) else { continue };
+            graph.may_be_swapped |= there.iter().any(|it| it.1.number != there[0].1.number);
             if there.iter().any(|it| kind_of(it.1) != Some(first)) {
                 graph.refused.insert("E0501");
             }
@@ -126,8 +127,6 @@ fn link_transfers(graph: &mut Graph, never: usize) {
         let (sent, received) = (sides(from, to, true), sides(from, to, false));
         for number in 0..sent.len().max(received.len()) {
             let (Some(send), Some(receive)) = (sent.get(number), received.get(number)) else {
-                // Documents do not say whether a transfer that one side posts is a fault if nothing waits for it.
-                graph.is_unclear = true;
                 for it in sent.get(number).into_iter().chain(received.get(number)) {
                     graph.may[it.copied].push(never);
                 }
@@ -158,15 +157,15 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     let count = exchanges.iter().map(Vec::len).max().unwrap_or_default();
     for number in 0..count {
         for it in exchanges.iter().filter_map(|it| it.get(number)) {
-            let others = exchanges.iter().map(|it| it.get(number).map_or(never, |it| it.0[1]));
-            graph.hosts[it.0[2]].extend(others);
+            let others = exchanges.iter().map(|it| it.get(number).map_or(never, |it| it.0[2]));
+            graph.hosts[it.0[3]].extend(others);
         }
     }
     let mut created = graph.created.clone();
     if rules.pairs && count > 0 {
         let world = created.entry(Comm::Team((0..program.ranks).collect())).or_default();
         for (rank, all) in exchanges.iter().enumerate() {
-            if let Some(([_, before, behind], _)) = all.first() {
+            if let Some(([_, before, _, behind], _)) = all.first() {
                 let meeting = [*before, *behind];
                 world
                     .entry(rank)
@@ -193,12 +192,12 @@ fn link_hosts(graph: &mut Graph, program: &Program, rules: Rules, never: usize) 
     // A view is there once all have given their handles.
     let is_view = |it: &&Exchange| it.1.is_none();
     let of_rank = |it: &Vec<Exchange>| it.iter().filter(is_view).map(|it| it.0).collect();
-    let views: Vec<Vec<[usize; 3]>> = exchanges.iter().map(of_rank).collect();
+    let views: Vec<Vec<[usize; 4]>> = exchanges.iter().map(of_rank).collect();
     for it in views.iter().flat_map(|it| it.iter().enumerate()) {
-        graph.exchanged[it.1[2]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
+        graph.exchanged[it.1[3]].extend(views.iter().filter_map(|of| of.get(it.0)).map(|it| it[0]));
     }
     // A handle is there once the other side has given its own.
-    let mut handles: BTreeMap<(usize, usize), [Vec<[usize; 3]>; 2]> = BTreeMap::new();
+    let mut handles: BTreeMap<(usize, usize), [Vec<[usize; 4]>; 2]> = BTreeMap::new();
     for (meeting, all) in exchanges.iter().flatten() {
         for (from, to, sends) in all.iter().flatten() {
             handles.entry((*from, *to)).or_default()[usize::from(!sends)].push(*meeting);

@@ -56,7 +56,7 @@ impl Graph {
                 self.within.push(by);
             }
         }
-        let it = Kernel { comm, begin, end, ops, is_communication, at: by.at, awaited: None };
+        let it = Kernel { comm, begin, end, ops, number, is_communication, at: by.at, awaited: None };
         self.kernels[by.rank].push(it);
     }
 

@@ -219,6 +219,26 @@ impl Program {
         }
     }
 
+    /// Returns the program with other numbers for tensors that are neither inputs nor outputs.
+    pub fn with_own_tensors(&self) -> Self {
+        let mut result = self.clone();
+        let (own, count) = (&self.tensors, self.tensors.len());
+        result.tensors.extend_from_slice(own);
+        let change = |it: &mut usize| {
+            if !matches!(own[*it].1, Role::Input | Role::Output) {
+                *it += count;
+            }
+        };
+        for node in &mut result.nodes {
+            let items = match node {
+                Node::One(it) => std::slice::from_mut(it),
+                Node::Loop(_, body) => body,
+            };
+            items.iter_mut().for_each(|it| it.stmt.for_each_tensor(change));
+        }
+        result
+    }
+
     /// Returns the statements that a rank executes.
     pub fn executed(&self, rank: usize) -> Vec<Executed<'_>> {
         let mut all = Vec::new();
@@ -241,6 +261,22 @@ impl Program {
         let executed =
             |(place, index, stream)| Some(Executed { place, index, stream, stmt: &self.item(place)?.stmt });
         all.into_iter().filter_map(executed).collect()
+    }
+}
+
+impl Stmt {
+    fn for_each_tensor(&mut self, change: impl Fn(&mut usize)) {
+        match self {
+            Self::Sync(_) | Self::HostSync | Self::Wait(_) => (),
+            Self::Allocate { tensor, .. } | Self::Free(tensor) => change(tensor),
+            Self::Compute { out, from } => out.iter_mut().chain(from).for_each(change),
+            Self::Select { out, of, .. } | Self::View { out, of } => [out, of].into_iter().for_each(change),
+            Self::Collective { input, output, .. } => [input, output].into_iter().for_each(change),
+            Self::Post(it) => change(&mut it.buffer),
+            Self::Group { sides, .. } | Self::Share(sides) => {
+                sides.iter_mut().for_each(|it| change(&mut it.buffer));
+            }
+        }
     }
 }
 

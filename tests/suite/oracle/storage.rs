@@ -29,9 +29,8 @@ impl Graph {
             is_kept: false,
             works_of_stream: [Some(self.on_stream(state, stream, Vec::new())), None],
         };
-        if state.run == 0 {
-            self.buffers.insert(id, buffer);
-        }
+        let all_of_run = if state.run == 0 { &mut self.buffers } else { &mut self.later };
+        all_of_run.insert(id, buffer);
         state.bound.insert(tensor, all.clone());
         all
     }

@@ -6,7 +6,7 @@ use super::{
     graph::Graph,
     kernels,
     program::{Program, Role},
-    works::{Access, By, Cell, Kernel, Rules},
+    works::{Access, Buffer, By, Cell, Kernel, Rules},
 };
 
 /// A fault: its code, the statement that comes too early, and the one that it has to follow.
@@ -21,7 +21,7 @@ pub struct Fault {
 
 /// The faults of one run, and of two. If a rank cannot end, nothing else is decided.
 pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
-    let graph = Graph::of(program, rules, 1);
+    let graph = Graph::of(&[program], rules);
     let plain = |code| Fault { code, first: None, second: None, stream: 0 };
     if graph.is_unclear {
         return vec![plain("unclear")];
@@ -44,6 +44,9 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
         reuses(&graph, &before, &mut all);
     }
     let has_race = all.iter().any(|it| it.code != "E0709");
+    if graph.may_be_swapped {
+        all.push(plain("swapped"));
+    }
     match kernels::may_hang(&graph) {
         Some(true) => all.push(plain("E0707")),
         Some(false) => (),
@@ -55,16 +58,19 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
     all
 }
 
-/// The faults between two runs, of a program that has none in one and whose hosts wait for no stream.
-pub fn faults_between_runs(program: &Program, rules: Rules) -> Vec<Fault> {
-    let graph = Graph::of(program, rules, 2);
+/// The faults between two runs, of programs that have none in one and whose hosts wait for no stream. Two programs have tensors of their own.
+pub fn faults_between_runs(programs: [&Program; 2], rules: Rules) -> Vec<Fault> {
+    let graph = Graph::of(&programs, rules);
     let (before, mut all) = (Before::of(&graph), Vec::new());
     semaphores(&graph, &before, &mut all);
     let [first, second] = [0, 1].map(|run| graph.accesses.iter().filter(move |it| it.by.run == run));
     let later: Vec<&Access> = second.collect();
+    // A run that is replayed has the storage of the first one.
+    let is_replayed = std::ptr::eq(programs[0], programs[1]);
+    let of_next = if is_replayed { &graph.buffers } else { &graph.later };
     for one in first {
         let id = [one.cell[0], one.cell[1], one.cell[2]];
-        let buffer = graph.buffers.get(&id).filter(|it| it.role != Role::Symmetric && !it.is_kept);
+        let buffer = graph.buffers.get(&id).filter(|it| it.role != Role::Symmetric);
         // What a communication holds at the end is not compared.
         let is_held = graph.accesses.iter().any(|it| {
             let is_awaited = |of: usize| graph.kernels[it.by.rank][of].awaited.is_some();
@@ -72,14 +78,18 @@ pub fn faults_between_runs(program: &Program, rules: Rules) -> Vec<Fault> {
         });
         for other in &later {
             let conflicts = one.cell == other.cell && (one.writes || other.writes);
-            let next = graph.buffers.get(&[other.cell[0], other.cell[1], other.cell[2]]);
+            let next = of_next.get(&[other.cell[0], other.cell[1], other.cell[2]]);
             let next = next.filter(|it| it.role != Role::Symmetric && other.cell[0] == id[0]);
             // A run that is replayed uses the storage of the capture: a tensor may have that of one that is freed before.
             let shares = buffer.zip(next).is_some_and(|(one, other)| {
-                one.stream == other.stream && other.freed.is_some_and(|freed| freed < one.at)
+                is_replayed
+                    && one.stream == other.stream
+                    && !other.is_kept
+                    && other.freed.is_some_and(|freed| freed < one.at)
             });
-            let reuses =
-                shares || !is_held && buffer.zip(next).is_some_and(|(one, other)| one.stream == other.stream);
+            let is_freed = |one: &&Buffer| !is_held && !one.is_kept;
+            let reuses = shares
+                || buffer.filter(is_freed).zip(next).is_some_and(|(one, other)| one.stream == other.stream);
             if (conflicts || reuses) && !before.follows(other.begin, one.end) {
                 let (first, second) = (Some(one.by), Some(other.by));
                 all.push(Fault { code: "E0706", first, second, stream: one.by.stream });
@@ -91,7 +101,7 @@ pub fn faults_between_runs(program: &Program, rules: Rules) -> Vec<Fault> {
 
 /// The uses of storage that a stream allocates later, or frees earlier, with `cudaMallocAsync` and `cudaFreeAsync`.
 pub fn faults_of_stream_ordered_storage(program: &Program, rules: Rules) -> Vec<Fault> {
-    let graph = Graph::of(program, rules, 1);
+    let graph = Graph::of(&[program], rules);
     let (before, mut all) = (Before::of(&graph), Vec::new());
     for it in &graph.accesses {
         let Some(buffer) = graph.buffers.get(&[it.cell[0], it.cell[1], it.cell[2]]) else { continue };

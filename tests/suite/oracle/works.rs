@@ -126,6 +126,8 @@ pub struct Kernel {
     pub ops: Vec<Op>,
     /// The kind of its statement: sides of different kinds are not meant to meet.
     pub is_communication: bool,
+    /// The number of the communication.
+    pub number: usize,
     /// The number of statements before it, and before its Wait.
     pub at: usize,
     pub awaited: Option<usize>,
@@ -149,7 +151,7 @@ pub struct Transfer {
 /// A place where hosts meet: before and behind it.
 pub type Meeting = [usize; 2];
 
-pub type Exchange = ([usize; 3], Option<Vec<(usize, usize, bool)>>);
+pub type Exchange = ([usize; 4], Option<Vec<(usize, usize, bool)>>);
 
 pub fn op_of(side: &Side, peer: usize, cells: Vec<Cell>) -> Op {
     if side.sends { Op::Send { peer, cells } } else { Op::Receive { peer, cells } }

@@ -4,7 +4,8 @@
 //!
 //! Rank r may wait in X while Y cannot start, if Y does not have to begin before X. A deadlock is a cycle of such pairs:
 //! of X and Y on r, and then, on other ranks, of Y and Z1, of Z1 and Z2, ..., of Zn and X. The orders that nothing
-//! forbids exist only on ranks where two kernels are unordered, so the search begins at these.
+//! forbids exist only on ranks where two kernels are unordered, so the search begins at these. The ranks wait at the same time, so none of the
+//! kernels in which they wait begins after another one has ended.
 
 use std::collections::VecDeque;
 
@@ -168,37 +169,46 @@ impl Reached {
 /// that has its data sends a message, which the other one waits for.
 struct BeginOrder {
     graph: HappensBeforeGraph,
-    /// By instruction: the node of its beginning.
-    begin: FxHashMap<InstRef, u32>,
+    /// By instruction: the nodes of its beginning and of its end.
+    places: FxHashMap<InstRef, [u32; 2]>,
 }
 
 impl BeginOrder {
     fn of(world: &World) -> Option<Self> {
         let graph = HappensBeforeGraph::of(world).ok()?;
-        let mut begin = FxHashMap::default();
+        let mut places: FxHashMap<InstRef, [u32; 2]> = FxHashMap::default();
         let executes = |it: &&Node| !it.is_post;
         for (number, it) in graph.nodes.iter().enumerate().filter(|it| executes(&it.1)) {
-            begin.entry(it.inst_ref).or_insert(number as u32);
+            places.entry(it.inst_ref).or_insert([number as u32; 2])[1] = number as u32;
         }
-        Some(Self { graph, begin })
+        Some(Self { graph, places })
     }
 
-    /// Returns whether the first kernel of each pair may begin before the second one, on all ranks together.
+    /// Returns whether the first kernel of each pair may begin before the second one, on all ranks together, and whether all of these may run
+    /// at one time.
     fn allows(&self, edges: &[CommOrderEdge]) -> bool {
-        let is_possible = |it: &CommOrderEdge| !self.is_before(it.second, it.first);
+        let begins_before = |first, second| self.is_before((first, 0), second);
+        let is_possible = |it: &CommOrderEdge| !begins_before(it.second, it.first);
         // Of two pairs of one rank, one order may exclude the other.
         let are_joint = |one: &CommOrderEdge, other: &CommOrderEdge| {
-            one.first.rank != other.first.rank
-                || !(self.is_before(one.second, other.first) && self.is_before(other.second, one.first))
+            let is_of_one_rank = one.first.rank == other.first.rank;
+            let ends_before = |one: InstRef, other: InstRef| one != other && self.is_before((one, 1), other);
+            !(is_of_one_rank
+                && begins_before(one.second, other.first)
+                && begins_before(other.second, one.first))
+                && !ends_before(one.first, other.first)
+                && !ends_before(other.first, one.first)
         };
         edges.iter().all(is_possible)
             && edges.iter().enumerate().all(|(at, one)| edges[..at].iter().all(|it| are_joint(one, it)))
     }
 
-    fn is_before(&self, first: InstRef, second: InstRef) -> bool {
-        let (Some(first), Some(second)) = (self.begin.get(&first), self.begin.get(&second)) else {
+    /// Returns whether the beginning or the end of an instruction is before the beginning of another one.
+    fn is_before(&self, (first, place): (InstRef, usize), second: InstRef) -> bool {
+        let (Some(first), Some([second, _])) = (self.places.get(&first), self.places.get(&second)) else {
             return false;
         };
+        let first = &first[place];
         let mut seen = vec![false; self.graph.nodes.len()];
         let mut pending = vec![*second];
         while let Some(node) = pending.pop() {
