@@ -41,9 +41,27 @@ def with_repeated_rows(q, k, v):
     return attention(q.transpose(1, 2), k, v)
 
 
+def changed_behind(q, k, v):
+    keys, values = (it.repeat_interleave(4, 2).transpose(1, 2) for it in (k.clone(), v))
+    keys.mul_(3)
+    return attention(q.transpose(1, 2), keys, values)
+
+
+def with_a_cache(q, k, v):
+    cache = torch.zeros_like(k)
+    cache.index_copy_(1, torch.arange(16), k)
+    keys, values = (it.repeat_interleave(4, 2).transpose(1, 2) for it in (cache, v))
+    return attention(q.transpose(1, 2), keys, values)
+
+
+def swapped_by_name(q, k, v):
+    k, v = (it.repeat_interleave(4, 2).transpose(dim0=1, dim1=2) for it in (k, v))
+    return attention(q.transpose(1, 2), k, v)
+
+
 @pytest.mark.parametrize("function, shares", [
     *((it, True) for it in (interleaved, expanded, of_one_head)),
-    *((it, False) for it in (tiled, of_keys_alone, with_repeated_rows)),
+    *((it, False) for it in (tiled, of_keys_alone, with_repeated_rows, changed_behind, with_a_cache, swapped_by_name)),
 ])
 def test_heads_are_shared_where_consecutive_ones_are_equal(function, shares):
     found = []

@@ -24,8 +24,9 @@ type Fault = (u64, u64);
 /// The condition that always holds.
 const ALWAYS: u64 = 1;
 
-/// The largest number of faults of an element that are told apart. Sets of more are known by their hash, and equal sets stay equal.
-const MOST: usize = 1 << 12;
+/// The largest number of faults of an element that are told apart. Larger sets are known by their hash, so they are equal only if they were
+/// made of the same sets.
+const MOST: usize = 1 << 14;
 
 /// All sets of one run.
 pub(crate) struct FaultSets {
@@ -98,10 +99,7 @@ impl FaultSets {
     pub(crate) fn difference(&self, a: Faults, b: Faults) -> Option<&'static str> {
         let [a, b] = [a, b].map(|it| self.faults(it));
         let differs = |it: &&Fault| !(a.contains(it) && b.contains(it));
-        a.iter()
-            .chain(b.iter())
-            .find(differs)
-            .map(|it| self.names.get(&it.0).copied().unwrap_or("a selection"))
+        a.iter().chain(b.iter()).find(differs).map(|it| self.names.get(&it.0).copied().unwrap_or("operator"))
     }
 
     fn faults(&self, it: Faults) -> &Rc<[Fault]> {

@@ -154,12 +154,13 @@ impl Algebra {
 
     /// Returns an element of half-precision numbers, whose sums and products may be infinite, or another one.
     pub(crate) fn in_range(&self, it: Element, of: DType) -> Element {
-        let half = Element { value: hash(self.key, "half"), ..Element::default() };
-        if of == DType::Half {
-            self.with_faults(it, &[self.partial(half, "half-precision number")])
-        } else {
-            it
-        }
+        if of == DType::Half { self.limited(it, "half-precision number") } else { it }
+    }
+
+    /// Returns an element that depends on a limit of numbers, which is one fault.
+    pub(crate) fn limited(&self, it: Element, name: &'static str) -> Element {
+        let limit = Element { value: hash(self.key, name), ..Element::default() };
+        self.with_faults(it, &[self.partial(limit, name)])
     }
 
     /// Returns what a truth value selects.
@@ -341,7 +342,9 @@ impl Algebra {
                 let name = if all.iter().any(may_be_nan) { name } else { name.trim_start_matches('f') };
                 let mut made_of = self.made_of.borrow_mut();
                 let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
-                let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
+                // `combine` adds the faults of the operands.
+                let without = |it: Element| Element { faults: Faults::NONE, ..it };
+                let mut set: Vec<Element> = all.iter().flat_map(parts).map(without).collect();
                 set.sort_unstable_by_key(|it| it.value);
                 let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
                 set = set.chunk_by(|a, b| a.value == b.value).filter(is_kept).map(|it| it[0]).collect();

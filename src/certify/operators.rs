@@ -190,15 +190,19 @@ impl<'a> Call<'a> {
         if self.of.args.iter().all(is_same) {
             return it;
         }
-        self.algebra.in_range(self.algebra.converted(it, self.to), self.to)
+        let is_double = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(DType::Double);
+        let it = self.algebra.in_range(self.algebra.converted(it, self.to), self.to);
+        let narrows = self.to.class() == Class::Float && self.of.args.iter().any(is_double);
+        if narrows { self.algebra.limited(it, "conversion from double") } else { it }
     }
 
     /// An unknown function of elements, named by the operator and the types.
     fn apply(&self, all: &[Element]) -> Element {
         let op = self.of.stmt.op;
         let value = self.algebra.apply((op, &self.types, self.result), all);
-        let is_partial =
-            op.def().class == OpClass::Elementwise && !is_total(op) && self.to.class() == Class::Float;
+        let has_partial =
+            !is_total(op) && op.def().class == OpClass::Elementwise || op.def().type_rule == Rule::SdpaBwd;
+        let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
         let value = if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value };
         self.algebra.in_range(value, self.to)
     }

@@ -93,7 +93,7 @@ pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
 pub(super) const SHARED_BASE: u64 = 0x7ff7 << 48;
 
 /// Maximum size of a shared segment in bytes, so that no GPU has as much memory.
-pub(super) const SHARED_DISTANCE: u64 = 1 << 40;
+pub(super) const SHARED_DISTANCE: u64 = 1 << 38;
 
 /// Start of the addresses of buffers that kernels keep in registers, which no command has.
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;

@@ -122,13 +122,15 @@ impl InProcessProgram for GpuProgram {
         let missing = || ExecutorError::Internal(format!("no program {}", self.number));
         let program = state.programs.get(self.number).ok_or_else(missing)?;
         if !program.is_warm() {
-            // All ranks have loaded the same programs.
             let wanted = state.programs.iter().map(CallerProgram::shared_bytes).max().unwrap_or(0);
             let is_captured = state.programs.iter().any(CallerProgram::has_graphs);
             let main = program.main_stream();
             state.shared.grow(&state.device, peers, main, (wanted, is_captured))?;
         }
         let program = state.programs.get_mut(self.number).ok_or_else(missing)?;
+        if program.shared_bytes() > state.shared.bytes() {
+            return Err(ExecutorError::Environment("an earlier program has failed to get memory".to_owned()));
+        }
         program.run(addresses, state.shared.addresses(), stream, peers)
     }
 }

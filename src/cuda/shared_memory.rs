@@ -23,9 +23,15 @@ impl SharedMemory {
         &self.addresses
     }
 
-    /// Makes all segments at least `bytes` long; `stream` is the main stream of all programs. The content is lost, and the addresses change.
-    /// `keeps_old` says that a captured graph has the old ones: libraries may release what they have registered of a graph later than the
-    /// graph, so this memory stays. All ranks have to call this with the same arguments.
+    /// Returns the size of each segment in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes all segments at least `bytes` long; `stream` is the main stream of all programs. If they grow, the content is lost, and the addresses
+    /// change. `keeps_old` says that a captured graph has the old ones: libraries may release what they have registered of a graph later than
+    /// the graph, so this memory stays. All ranks have to call this, and all have ended their earlier runs when it returns: what a first run does
+    /// before its barrier disturbs none of them.
     ///
     /// # Errors
     /// There is too little memory, a rank cannot map the memory of another one, or a call fails.
@@ -36,31 +42,34 @@ impl SharedMemory {
         stream: Stream,
         (bytes, keeps_old): (usize, bool),
     ) -> Result<(), ExecutorError> {
+        device.synchronize(stream)?;
+        // Ranks may differ in what they have captured. Behind the exchange, no other rank accesses this rank's memory.
+        let all = gather(peers, &(bytes, keeps_old))?;
+        let bytes = all.iter().map(|it| it.0).max().unwrap_or(bytes);
         if bytes <= self.bytes {
             return Ok(());
         }
-        device.synchronize(stream)?;
-        if self.bytes > 0 && !keeps_old {
-            // Behind the barrier, no other rank accesses this rank's memory.
-            peers.barrier()?;
-            device.free_where(|it| self.addresses.contains(&it), peers)?;
+        let old = std::mem::take(&mut self.addresses);
+        if std::mem::take(&mut self.bytes) > 0 && !all.iter().any(|it| it.1) {
+            device.free_where(|it| old.contains(&it), peers)?;
         }
         let own = device.allocate(peers.rank(), bytes)?;
         let handle = device.export_ipc(own)?;
-        self.addresses = vec![own; peers.world()];
+        let mut addresses = vec![own; peers.world()];
         for (rank, (address, handle)) in gather(peers, &(own, handle.to_vec()))?.into_iter().enumerate() {
             let handle: [u8; 64] = handle
                 .try_into()
                 .map_err(|_| ExecutorError::Internal(format!("rank {rank} sent no memory handle")))?;
             if rank != peers.rank() {
-                self.addresses[rank] = device.import_ipc(rank, address, handle)?;
+                addresses[rank] = device.import_ipc(rank, address, handle)?;
                 // A peer's pages are mapped at the first access. Touch them here, so that no run waits for it.
-                device.copy(own, self.addresses[rank], size_of::<u32>(), stream)?;
+                device.copy(own, addresses[rank], size_of::<u32>(), stream)?;
             }
         }
-        self.bytes = bytes;
         device.synchronize(stream)?;
         // No rank writes to memory that another one still touches.
-        peers.barrier()
+        peers.barrier()?;
+        (self.bytes, self.addresses) = (bytes, addresses);
+        Ok(())
     }
 }

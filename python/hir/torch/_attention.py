@@ -19,6 +19,9 @@ Task = tuple[Sequence[Row], bool, bool, float, tuple[int, int]]
 #: Bytes that kernels may need besides twice the size of their tensors, with what PyTorch's allocator rounds up.
 _MOST_BESIDES = 128 << 20
 
+#: How many pools are kept: the memory of a program may have another address in each run.
+_MOST_POOLS = 64
+
 #: Bytes before what is lent to PyTorch's allocator, which knows its blocks by their addresses: the memory may begin where a block does.
 _ASIDE = 512
 
@@ -38,8 +41,8 @@ class Library:
 
         self._device = torch.device("cuda", ordinal)
         self._pool = torch.cuda.MemPool()
-        #: The pools in memory of programs, by task: the address of the last run, and the pool.
-        self._lent: dict[Any, tuple[int, _LentPool]] = {}
+        #: The pools in memory of programs, by task, stream and address. A captured call needs its pool no more.
+        self._lent: dict[Any, _LentPool] = {}
         # Pools end before their allocators do.
         atexit.register(self._lent.clear)
         #: The libraries whose kernels compute tasks, and the bytes that these allocate.
@@ -90,11 +93,11 @@ class Library:
         import torch
 
         address, bytes = task[-1]
-        key, pool = _without_addresses(task), None
+        key, pool = (_without_addresses(task), stream, address), None
         if bytes:
-            last, pool = self._lent.get(key, (0, None))
-            pool = pool if last == address and pool else _LentPool()
-            self._lent[key] = address, pool
+            if key not in self._lent and len(self._lent) >= _MOST_POOLS:
+                self._lent.clear()
+            pool = self._lent[key] = self._lent.get(key) or _LentPool()
         self._run(task, torch.cuda.ExternalStream(stream, device=self._device), pool)
 
     def _run(self, task: Task, stream: Any, pool: _LentPool | None) -> None:

@@ -18,10 +18,23 @@ def share_heads(module: Any) -> None:
 
     attention = torch.nn.functional.scaled_dot_product_attention
     found = [it for it in module.graph.nodes if it.target in (attention, getattr(torch._C._nn, "scaled_dot_product_attention", None))]
-    shared = [it for it in found if _shares(module, it)]
-    if shared:
-        module.graph.eliminate_dead_code()
+    # A copy keeps what its source had before a change.
+    if any(_writes(it) for it in module.graph.nodes):
+        return
+    if any([_shares(module, it) for it in found]):
         module.recompile()
+
+
+def _writes(node: Any) -> bool:
+    """Whether a node changes a tensor."""
+    name = _name(node)
+    if node.op not in ("call_function", "call_method"):
+        return False
+    return "out" in node.kwargs or name in _IN_PLACE or name.endswith("_") and not name.endswith("__")
+
+
+def _name(node: Any) -> str:
+    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
 
 
 def _shares(module: Any, node: Any) -> bool:
@@ -40,6 +53,11 @@ def _shares(module: Any, node: Any) -> bool:
             permuted = module.graph.call_method("permute", (base, order))
             node.update_arg(at, module.graph.call_method("reshape", (permuted, shape)))
     node.update_kwarg("enable_gqa", True)
+    for it in repeated:
+        while not it.users and it.op in ("call_function", "call_method") and _name(it) in _STEPS:
+            source = it.args[0]
+            module.graph.erase_node(it)
+            it = source
     return True
 
 
@@ -56,7 +74,7 @@ def _has_kernel(query: Any, others: Sequence[tuple[Any, Sequence[int]]], options
         tensors = [like(query, _shape(query) or ()), *(like(*it) for it in others)]
         named = {name: options[name] for name in ("dropout_p", "is_causal", "scale") if name in options}
         choice = torch._fused_sdp_choice(*tensors, enable_gqa=True, **named)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         return False
     return bool(choice != torch.nn.attention.SDPBackend.MATH.value)
 
@@ -72,7 +90,7 @@ def _heads(node: Any) -> tuple[Any, list[int], int, tuple[int, ...]] | None:
     heads = axes[1]
     count = prod(repeats[1])
     # Copies of a head follow each other.
-    if count == 1 or any(repeats[:1] + repeats[2:]) or any(axis is None for axis, _ in heads[: -len(repeats[1])]):
+    if count < 2 or any(repeats[:1] + repeats[2:]) or any(axis is None for axis, _ in heads[: -len(repeats[1])]):
         return None
     order = [axis for parts in axes for axis, _ in parts if axis is not None]
     rest = [axis for axis in range(len(_shape(base) or ())) if axis not in order]
@@ -86,8 +104,7 @@ def _shape(node: Any) -> tuple[int, ...] | None:
 
 def _axes(node: Any) -> tuple[Any, Axes]:
     """The tensor from which a tensor is made by views and copies, and its axes."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    step = _STEPS.get(name) if node.op in ("call_function", "call_method") else None
+    step = _STEPS.get(_name(node)) if node.op in ("call_function", "call_method") else None
     source = node.args[0] if node.args else None
     shape = _shape(node)
     if step and shape is not None and _shape(source) is not None:
@@ -124,8 +141,10 @@ def _repeated(axes: Axes, shape: Sequence[int], repeats: Any = None, dim: int | 
     return [[*parts, (None, repeats)] if number == at and repeats > 1 else parts for number, parts in enumerate(axes)]
 
 
-def _swapped(axes: Axes, shape: Sequence[int], a: int = 0, b: int = 0, **_: Any) -> Axes | None:
-    found = list(axes)
+def _swapped(axes: Axes, shape: Sequence[int], *dims: Any, **named: Any) -> Axes | None:
+    if named or [type(it) for it in dims] != [int, int]:
+        return None
+    (a, b), found = dims, list(axes)
     found[a], found[b] = axes[b], axes[a]
     return found
 
@@ -141,6 +160,9 @@ def _with_axes(axes: Axes, shape: Sequence[int], index: Any, **_: Any) -> Axes |
     is_whole = all(it is None or it is Ellipsis or it == slice(None) for it in items)
     return _regrouped(axes, shape) if is_whole else None
 
+
+#: Functions of the module `operator` that change their first operand.
+_IN_PLACE = ("setitem", "delitem", "iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 
 _STEPS: dict[str, Callable[..., Axes | None]] = {
     **dict.fromkeys(("reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"), _regrouped),

@@ -244,6 +244,11 @@ impl CallerProgram {
         if self.last.1 == 0 {
             self.last.0 = addresses.to_vec();
         }
+        let is_shared = |it: &CallerBuffer| matches!(it.what, BoundMemory::Shared(_));
+        let shared: Vec<usize> =
+            (0..addresses.len()).filter(|at| is_shared(&self.memory.buffers[*at])).collect();
+        // Shared memory that has grown does not get its old addresses again.
+        self.graphs.retain(|it| shared.iter().all(|at| it.0[*at] == addresses[*at]));
         let known = self.graphs.iter().position(|it| it.0 == addresses);
         if known.is_some() {
             return Ok(known);

@@ -275,7 +275,7 @@ const SYNC: &[Layer] = &[
             "world",
         ],
     ),
-    ("symmetric_memory", &["world"]),
+    ("symmetric_memory", &["host_rules", "world"]),
     ("host_blocks", &["deadlock", "explain", "host_rules", "symmetric_memory", "waits", "world"]),
 ];
 

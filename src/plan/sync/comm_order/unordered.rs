@@ -193,11 +193,11 @@ impl BeginOrder {
         let are_joint = |one: &CommOrderEdge, other: &CommOrderEdge| {
             let is_of_one_rank = one.first.rank == other.first.rank;
             let ends_before = |one: InstRef, other: InstRef| one != other && self.is_before((one, 1), other);
-            !(is_of_one_rank
+            let exclude = is_of_one_rank
                 && begins_before(one.second, other.first)
-                && begins_before(other.second, one.first))
-                && !ends_before(one.first, other.first)
-                && !ends_before(other.first, one.first)
+                && begins_before(other.second, one.first);
+            let is_behind = ends_before(one.first, other.first) || ends_before(other.first, one.first);
+            !exclude && !is_behind
         };
         edges.iter().all(is_possible)
             && edges.iter().enumerate().all(|(at, one)| edges[..at].iter().all(|it| are_joint(one, it)))
