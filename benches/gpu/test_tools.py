@@ -191,7 +191,7 @@ class Measurements(Files):
         self.assertIn(f"at {min(rates)} to {max(rates)}\n[TFLOP/s a GPU]", text)
         compared = [it for name in ("llama", "attention") for it in measurements.rows(data, name)]
         slower = [value for it in compared for value in measurements.values(it["ratio"]) if value > 1]
-        self.assertIn(f"slower ({min(slower):.1f} to {max(slower):.0f} times)", text)
+        self.assertIn(f"slower ({min(slower):.1f} to {max(slower):.1f} times)", text)
 
     def test_pages_have_the_counts_of_the_file(self):
         counts = measurements.load()["counts"]["mutants of tests/suite/mutants.rs"]
