@@ -72,14 +72,14 @@ class Library:
 
         key = _without_addresses(task)
         if key not in self._workspaces:
-            rows, *options, _ = task
+            rows, is_gradient, is_causal, scale, _ = task
             try:
                 tensors = [self._zeros(it) for it in rows]
                 bytes = 2 * sum(it.numel() for it in tensors) + _MOST_BESIDES
                 memory = torch.empty(bytes, dtype=torch.uint8, device=self._device)
                 others = [(it.data_ptr(), *row[1:]) for it, row in zip(tensors, rows)]
-                pool = _LentPool()
-                self._run((others, *options, (memory.data_ptr(), bytes)), torch.cuda.current_stream(self._device), pool)
+                pool, lent = _LentPool(), (memory.data_ptr(), bytes)
+                self._run((others, is_gradient, is_causal, scale, lent), torch.cuda.current_stream(self._device), pool)
                 torch.cuda.synchronize(self._device)
                 self._workspaces[key] = _ASIDE + pool.taken
                 del pool
@@ -103,7 +103,7 @@ class Library:
     def _run(self, task: Task, stream: Any, pool: _LentPool | None) -> None:
         import torch
 
-        *rest, (address, bytes) = task
+        rows, is_gradient, is_causal, scale, (address, bytes) = task
         kernel = self._kernels[_without_addresses(task)]
         if pool:
             _hir.lend_memory(address + _ASIDE, bytes - _ASIDE, pool.taken)
@@ -111,7 +111,7 @@ class Library:
             # Outside of a captured stream, PyTorch does not look for a graph of its own to keep the pool.
             with torch.no_grad(), torch.cuda.use_mem_pool(pool.pool if pool else self._pool, self._device):
                 with torch.cuda.stream(stream):
-                    self._compute(kernel, *rest)
+                    self._compute(kernel, rows, is_gradient, is_causal, scale)
         finally:
             if pool:
                 pool.taken = _hir.end_loan()

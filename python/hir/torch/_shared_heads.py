@@ -130,7 +130,7 @@ def _regrouped(axes: Axes, shape: Sequence[int], *_: Any, **__: Any) -> Axes | N
 
 def _expanded(axes: Axes, shape: Sequence[int], *_: Any, **__: Any) -> Axes | None:
     new = len(shape) - len(axes)
-    padded = [[] for _ in range(new)] + axes
+    padded: Axes = [[] for _ in range(new)] + axes
     return [parts if parts or extent == 1 else [(None, extent)] for parts, extent in zip(padded, shape)]
 
 
