@@ -19,7 +19,7 @@ use super::{
     loop_comms,
     options::{OwnSlice, Style},
     slicing::{OperandSlice, SliceKind},
-    views::{LoopViews, WholeView},
+    views::LoopViews,
 };
 use crate::{
     analysis::sharding::{DimPiece, Sharding},
@@ -156,12 +156,11 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     fn operator(&mut self, member: &LoopStmt) {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
-        let whole = self.views.whole(slicing.out);
-        if whole.is_some() {
+        if self.views.is_whole(slicing.out) {
             self.emit_after(it.clone());
-        }
-        if whole == Some(WholeView::BehindLoop) {
-            return;
+            if !self.views.contains(slicing.out) {
+                return;
+            }
         }
         if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
             remove_dimension(self.pass.program, &mut it, dim, &slicing.operands);
@@ -192,7 +191,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
-        if self.views.whole(out).is_some() {
+        if self.views.is_whole(out) {
             let view = self.name_like(out, None);
             allocate_per_stream(self.pass.program, view);
             self.slices.insert((out, dim), view);

@@ -19,19 +19,10 @@ pub(super) struct LoopViews {
     /// The views of one iteration, with the dimension that is sliced, by the position of the last statement that reads their elements; the
     /// latest first.
     by_last_reader: FxHashMap<usize, Vec<(TensorId, usize)>>,
-    /// The views of whole tensors.
-    whole: FxHashMap<TensorId, WholeView>,
+    /// The views of whole tensors, which are made behind the loop. Those that the loop reads are views of one iteration, too.
+    whole: FxHashSet<TensorId>,
     /// The operands of these.
     viewed: FxHashSet<TensorId>,
-}
-
-/// Where the view of a whole tensor is made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum WholeView {
-    /// Behind the loop.
-    BehindLoop,
-    /// Behind the loop, and of slices in it.
-    AndInLoop,
 }
 
 impl LoopViews {
@@ -50,8 +41,7 @@ impl LoopViews {
             {
                 let is_whole = found.is_whole_view(writer, member);
                 if is_whole {
-                    let place = if readers.is_some() { WholeView::AndInLoop } else { WholeView::BehindLoop };
-                    found.whole.insert(slicing.out, place);
+                    found.whole.insert(slicing.out);
                     found.viewed.extend(slicing.operands.iter().map(|it| it.tensor));
                 }
                 if is_whole && readers.is_none() {
@@ -99,9 +89,9 @@ impl LoopViews {
         self.by_last_reader.values().flatten().any(|it| it.0 == tensor)
     }
 
-    /// Returns where the view of a whole tensor is made; `None` if the tensor is none.
-    pub(super) fn whole(&self, tensor: TensorId) -> Option<WholeView> {
-        self.whole.get(&tensor).copied()
+    /// Returns whether a tensor is a view of a whole tensor.
+    pub(super) fn is_whole(&self, tensor: TensorId) -> bool {
+        self.whole.contains(&tensor)
     }
 
     /// Returns whether a view is made of a whole tensor.
