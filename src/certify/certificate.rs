@@ -116,18 +116,16 @@ fn compare(
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| !is_same(found, wanted)).collect();
         if let Some((index, _)) = faulty.first() {
             let is_unknown = |(found, wanted): &(&Element, &Element)| found.is_opaque() || wanted.is_opaque();
-            let fault = |(a, b): &(&Element, &Element)| {
-                let is_equal = a.value == b.value;
-                algebra.sets.borrow().difference(a.faults, b.faults).filter(|_| is_equal)
-            };
-            let different = faulty.iter().find(|it| !is_unknown(&it.1) && it.1.0.value != it.1.1.value);
-            let fault = faulty.iter().find_map(|it| fault(&it.1));
-            let (code, rest) = match (different, fault) {
-                (Some(_), _) => (DIFFERENT.0, DIFFERENT.1.to_owned()),
-                (None, Some(fault)) => {
-                    (UNKNOWN.0, format!("are those of the original only where each `{fault}` is finite"))
+            // Elements with equal values differ in their faults.
+            let (equal, others): (Vec<_>, Vec<_>) =
+                faulty.iter().map(|it| it.1).partition(|(a, b)| a.value == b.value);
+            let (code, rest) = match equal.first() {
+                _ if !others.iter().all(is_unknown) => (DIFFERENT.0, DIFFERENT.1.to_owned()),
+                Some((a, b)) => {
+                    let name = algebra.sets.borrow().difference(a.faults, b.faults);
+                    (UNKNOWN.0, format!("are those of the original only where each `{name}` is finite"))
                 }
-                (None, None) => (UNKNOWN.0, UNKNOWN.1.to_owned()),
+                None => (UNKNOWN.0, UNKNOWN.1.to_owned()),
             };
             let why = format!("on rank {rank}, {} of {} elements of {name} {rest}", faulty.len(), own.len());
             return Err(differs(code, why, format!("the first one is element {index:?}")).into());

@@ -54,8 +54,7 @@ impl FaultSets {
 
     /// Returns the union.
     pub(crate) fn union(&mut self, all: impl Iterator<Item = Faults>) -> Faults {
-        let mut all: Vec<Faults> = all.filter(|it| it.0 > 0).collect();
-        all.dedup();
+        let mut all: Vec<Faults> = all.filter(|it| *it != Faults::NONE).collect();
         all.sort_unstable();
         all.dedup();
         if all.len() < 2 {
@@ -95,11 +94,13 @@ impl FaultSets {
         self.number(found)
     }
 
-    /// Returns the name of an operator whose value is in one set only; `None` if the sets are equal.
-    pub(crate) fn difference(&self, a: Faults, b: Faults) -> Option<&'static str> {
+    /// Returns the name of an operator whose value is in one of two sets only.
+    pub(crate) fn difference(&self, a: Faults, b: Faults) -> &'static str {
         let [a, b] = [a, b].map(|it| self.faults(it));
         let differs = |it: &&Fault| !(a.contains(it) && b.contains(it));
-        a.iter().chain(b.iter()).find(differs).map(|it| self.names.get(&it.0).copied().unwrap_or("operator"))
+        // The hash of a large set has no name.
+        let name = |it: &Fault| self.names.get(&it.0).copied();
+        a.iter().chain(b.iter()).find(differs).and_then(name).unwrap_or("operator")
     }
 
     fn faults(&self, it: Faults) -> &Rc<[Fault]> {
