@@ -20,7 +20,7 @@
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `host_rules`, `connections` | the calls in which hosts block |
 //! | `host_blocks` | deadlocks of hosts that block there |
-//! | `symmetric_memory` | hosts that wait where symmetric memory is allocated or freed |
+//! | `host_waits` | hosts that wait for work of their GPU: where symmetric memory is allocated or freed, and at exchanges of handles |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
 //! | `skip_edit` | the change with which all ranks post a communication that one of them skips |
 //! | `peer_edit` | the peer with which a send or a receive meets its partner |
@@ -39,6 +39,7 @@ mod explain;
 pub mod happens_before;
 mod host_blocks;
 mod host_rules;
+mod host_waits;
 mod machine;
 mod matching;
 mod memory_groups;
@@ -50,7 +51,6 @@ mod skip_edit;
 mod skipped;
 mod step;
 mod swapped_calls;
-mod symmetric_memory;
 mod symmetry;
 mod wait_graph;
 mod waits;

@@ -275,8 +275,8 @@ const SYNC: &[Layer] = &[
             "world",
         ],
     ),
-    ("symmetric_memory", &["host_rules", "world"]),
-    ("host_blocks", &["deadlock", "explain", "host_rules", "symmetric_memory", "waits", "world"]),
+    ("host_waits", &["host_rules", "world"]),
+    ("host_blocks", &["deadlock", "explain", "host_rules", "host_waits", "waits", "world"]),
 ];
 
 const CHECK: &[Layer] = &[
