@@ -128,13 +128,8 @@ impl DeviceMemory {
                 Err(_) => {}
             }
         }
-        // A peer's pages are mapped at the first access. Touch them here, so that no run waits for it.
-        for (_, address) in
-            self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0)
-        {
-            device.copy(self.touched, *address, size_of::<u32>(), stream)?;
-        }
-        device.synchronize(stream)?;
+        let others = self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0);
+        device.touch(self.touched, others.map(|it| *it.1), stream)?;
         let mapped = self.symmetric.iter().all(|it| *it != 0);
         let all = peers.all_gather(&[u8::from(mapped), u8::from(has_nvlink)])?;
         self.mapped = all.iter().all(|it| it.first() == Some(&1));

@@ -13,12 +13,12 @@ use super::{
 #[derive(Default)]
 pub(super) struct SharedMemory {
     bytes: usize,
-    /// By rank: the address of its segment in this process; 0 if it is not mapped.
+    /// By rank: the address of its segment in this process. Empty without segments.
     addresses: Vec<u64>,
 }
 
 impl SharedMemory {
-    /// Returns the address of each rank's segment in this process; 0 if it is not mapped.
+    /// Returns the address of each rank's segment in this process; nothing without segments.
     pub fn addresses(&self) -> &[u64] {
         &self.addresses
     }
@@ -62,11 +62,9 @@ impl SharedMemory {
                 .map_err(|_| ExecutorError::Internal(format!("rank {rank} sent no memory handle")))?;
             if rank != peers.rank() {
                 addresses[rank] = device.import_ipc(rank, address, handle)?;
-                // A peer's pages are mapped at the first access. Touch them here, so that no run waits for it.
-                device.copy(own, addresses[rank], size_of::<u32>(), stream)?;
             }
         }
-        device.synchronize(stream)?;
+        device.touch(own, addresses.iter().copied().filter(|it| *it != own), stream)?;
         // No rank writes to memory that another one still touches.
         peers.barrier()?;
         (self.bytes, self.addresses) = (bytes, addresses);

@@ -103,6 +103,19 @@ impl Device {
         self.driver.check("cuMemcpyDtoDAsync", status)
     }
 
+    /// Accesses memory of peers, and waits: their pages are mapped at the first access, and no run shall wait for that. 4 bytes at `to` are lost.
+    pub fn touch(
+        &self,
+        to: u64,
+        peers: impl Iterator<Item = u64>,
+        stream: Stream,
+    ) -> Result<(), ExecutorError> {
+        for address in peers {
+            self.copy(to, address, size_of::<u32>(), stream)?;
+        }
+        self.synchronize(stream)
+    }
+
     /// Copies rows of equal length with different pitches.
     pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), ExecutorError> {
         let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
