@@ -53,16 +53,16 @@ pub(crate) fn read(text: &str, file: &str, tables: &Interners) -> Vec<(Rank, Ran
         in_stack = None;
         let Some(rank) = rank_of(line).filter(|_| ranks.len() < MAX_LOGS) else { continue };
         let group = group_of(line);
-        let lines = || group.as_ref().map_or("0", |it| it.0.as_str()).to_owned();
+        let name = || group.as_ref().map_or("0", |it| it.0.as_str()).to_owned();
         if line.contains("Stack trace of the failed collective:") {
             in_stack = Some(rank);
         } else if let Some((seq, signature)) = call_of(line) {
-            let key = (lines(), seq);
+            let key = (name(), seq);
             let own = ranks.entry(rank).or_default();
             own.calls.entry(key.clone()).or_insert((signature, Vec::new()));
             own.current = Some(key);
         } else if let Some(last) = last_of(line) {
-            ranks.entry(rank).or_default().last.insert(lines(), last);
+            ranks.entry(rank).or_default().last.insert(name(), last);
         } else {
             continue;
         }
