@@ -16,7 +16,7 @@ import threading
 from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
-from time import time_ns
+from time import sleep, time_ns
 from typing import Any, Callable, Sequence
 
 import torch
@@ -64,6 +64,7 @@ class Log:
         self._stacks = Stacks()
         self._lock = threading.RLock()
         self._is_written = True
+        self._has_begun = False
 
     def quiet(self) -> Any:
         return contextlib.nullcontext()
@@ -120,13 +121,13 @@ class Log:
 
     def _watch(self) -> None:
         while True:
-            self._stop.wait(INTERVAL)
+            sleep(INTERVAL)
             self.write()
 
     def begin(self, rank: int) -> None:
         """Begins to write the calls of a rank."""
-        if not hasattr(self, "_stop"):
-            self.rank, self._stop = rank, threading.Event()
+        if not self._has_begun:
+            self.rank, self._has_begun = rank, True
             threading.Thread(target=self._watch, name="hir-recorder", daemon=True).start()
             atexit.register(self.write)
             if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
