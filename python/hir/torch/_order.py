@@ -61,7 +61,12 @@ def _reduces_rows(node: Node) -> bool:
 def _writes(node: Node) -> bool:
     """Whether an operator writes to an operand: PyTorch ends its name with an underscore."""
     name = node.target.split(".")[1] if node.target.count(".") > 1 else node.target
-    return node.op == "call_function" and name.endswith("_") and not name.endswith("__")
+    return node.op == "call_function" and is_in_place(name)
+
+
+def is_in_place(name: str) -> bool:
+    """Whether PyTorch names an operator as one that writes to its first operand."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 class _Order:

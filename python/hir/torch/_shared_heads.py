@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Callable, Sequence
 
+from ._order import is_in_place
+
 #: A part of an axis: the number of an axis of the tensor from which a view is made, None for copies of elements, and the extent.
 Part = tuple[int | None, int]
 #: The parts of each axis, the slowest first. Those of extent 1 are left out.
@@ -16,8 +18,7 @@ def share_heads(module: Any) -> None:
     ``expand`` and ``reshape``."""
     import torch
 
-    attention = torch.nn.functional.scaled_dot_product_attention
-    found = [it for it in module.graph.nodes if it.target in (attention, getattr(torch._C._nn, "scaled_dot_product_attention", None))]
+    found = [it for it in module.graph.nodes if it.target is torch.nn.functional.scaled_dot_product_attention]
     # A copy keeps what its source had before a change.
     if any(_writes(it) for it in module.graph.nodes):
         return
@@ -27,10 +28,10 @@ def share_heads(module: Any) -> None:
 
 def _writes(node: Any) -> bool:
     """Whether a node changes a tensor."""
-    name = _name(node)
     if node.op not in ("call_function", "call_method"):
         return False
-    return "out" in node.kwargs or name in _IN_PLACE or name.endswith("_") and not name.endswith("__")
+    name = _name(node)
+    return "out" in node.kwargs or name in _IN_PLACE or is_in_place(name)
 
 
 def _name(node: Any) -> str:
@@ -42,10 +43,10 @@ def _shares(module: Any, node: Any) -> bool:
     if len(node.args) < 3 or options.get("attn_mask") is not None or options.get("enable_gqa"):
         return False
     query, *repeated = node.args[:3]
-    heads = [_heads(it) for it in repeated]
-    if None in heads or len({count for _, _, count, _ in filter(None, heads)}) != 1 or _shape(query) is None:
+    heads = [found for found in map(_heads, repeated) if found is not None]
+    if len(heads) != 2 or heads[0][2] != heads[1][2] or _shape(query) is None:
         return False
-    bases = [(base, order, (*shape[:1], shape[1] // count, *shape[2:])) for base, order, count, shape in filter(None, heads)]
+    bases = [(base, order, (*shape[:1], shape[1] // count, *shape[2:])) for base, order, count, shape in heads]
     if not _has_kernel(query, [(base, shape) for base, _, shape in bases], options):
         return False
     with module.graph.inserting_before(node):
