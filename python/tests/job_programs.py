@@ -287,7 +287,7 @@ def large() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2e6
     if FAULT == "sizes":
         print(x[x > 0])  # sizes
-    print(mean, "is", mean.item())  # value
+    print(f"{mean} is {mean.item()}")  # value
     if mean == 7:
         dist.barrier()
 
