@@ -1,6 +1,9 @@
 //! The exit code of each `JobFailure`. Verdicts and messages between ranks have the exit code that they stand for.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{
+    codes::{Check, Code},
+    diagnostic::Diagnostic,
+};
 use hir_executor::ExecutorError;
 use hir_process::exit::Exit;
 use hir_sim::SimError;
@@ -11,10 +14,11 @@ use crate::{
 };
 
 /// Returns the exit code of a program that is rejected with these diagnostics: a program that needs more than a
-/// limit allows is not wrong.
+/// limit allows is not wrong, and one that cannot be planned because it does not end is what the check would find.
 pub fn exit_of_rejection(diagnostics: &[Diagnostic]) -> Exit {
     match diagnostics.iter().find(|it| it.is_error()) {
         Some(it) if it.code == Code::OverBudget => Exit::Environment,
+        Some(it) if it.code.check() == Some(Check::Deadlock) => Exit::Check,
         Some(_) | None => Exit::Rejected,
     }
 }

@@ -10,6 +10,7 @@ mod collective;
 mod constant;
 mod control;
 mod convolution;
+mod device_numbers;
 mod dot;
 mod elementwise;
 mod errors;
@@ -17,6 +18,7 @@ mod extreme;
 mod fold;
 mod gather;
 mod index;
+mod lift;
 mod manual;
 mod numbers;
 mod opaque;
@@ -25,11 +27,13 @@ mod pad;
 mod points;
 mod reduce;
 mod scatter;
+mod select_and_scatter;
 mod selection;
 mod shape;
 mod sort;
 mod tensors;
 mod types;
+mod uniform;
 mod window;
 
 use std::sync::Arc;
@@ -44,9 +48,11 @@ use grammar::{
 use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use uniform::Choice;
+
 use crate::{
     sharding::Mesh,
-    tree::{Attribute, Block, Module, Operation, Use},
+    tree::{Attribute, Block, Module, Operation, Type, Use},
     value::{AxisSet, Tensor, Value},
 };
 
@@ -97,8 +103,10 @@ pub(crate) struct Importer<'m, 's> {
     iotas: FxHashMap<TensorId, usize>,
     /// Whether the module runs on one device.
     has_one_device: bool,
-    /// The least and the largest value of scalars of the program that are integers.
-    ranges: FxHashMap<ExprId, (i128, i128)>,
+    /// The values of the numbers that the host computes, one for each device.
+    device_values: FxHashMap<ExprId, Arc<[i64]>>,
+    /// The branches around the operation, outermost first.
+    choices: Vec<Choice>,
 }
 
 /// Imports a module.
@@ -153,6 +161,10 @@ impl<'m, 's> Importer<'m, 's> {
         let mut scope = FxHashMap::default();
         for (at, argument) in body.arguments.iter().enumerate() {
             self.out.span = argument.span;
+            if argument.ty.is_token() {
+                scope.insert(argument.name, vec![Value::token()]);
+                continue;
+            }
             let ty = self.tensor_type(&argument.ty)?.clone();
             let attributes = generic_attributes(stated, at).unwrap_or(&argument.attributes);
             if Attribute::find(attributes, "mhlo.sharding").is_some() {
@@ -176,7 +188,8 @@ impl<'m, 's> Importer<'m, 's> {
         let results = self.block(body)?;
         self.check_function(main, &results)?;
         let mut outputs: Vec<TensorId> = Vec::new();
-        for (at, value) in results.into_iter().enumerate() {
+        let is_token = |at: usize| types::results_of(main).get(at).is_some_and(Type::is_token);
+        for (at, value) in results.into_iter().enumerate().filter(|(at, _)| !is_token(*at)) {
             let own = main.result_attributes.get(at).map(Vec::as_slice);
             let attributes = generic_attributes(stated, at).or(own).unwrap_or(&[]);
             let mut tensor = self.materialized(value);
@@ -240,6 +253,16 @@ impl<'m, 's> Importer<'m, 's> {
         match op.attribute(&["sdy.sharding"]) {
             Some(stated) => self.with_shardings(op, stated, results),
             None => Ok(results),
+        }
+    }
+
+    /// Imports an operation of a region that combines elements, for all elements at a time.
+    fn elementwise(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
+        match operators::import(op.name) {
+            // In a region with axes that are not manual, JAX states that a number has no sharding.
+            _ if op.name == "sdy.sharding_constraint" => Ok(operands),
+            Some(import) if operators::is_elementwise(op.name) => import(self, op, operands),
+            _ => Err(self.unsupported_form(op, "in a region that combines elements")),
         }
     }
 

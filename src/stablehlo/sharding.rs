@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use grammar::ir::{self, DeviceDim};
 
-use crate::tree::{Attribute, Operation};
+use crate::{
+    tree::{Attribute, Operation},
+    value::AxisSet,
+};
 
 /// The maximum number of axes of several devices: device dimensions have the letters x, y and z.
 const MAX_AXES: usize = 3;
@@ -147,6 +150,28 @@ impl Mesh {
             })
             .collect();
         found.reverse();
+        found
+    }
+
+    /// Returns whether two devices differ along one of these axes.
+    pub(crate) fn differs_along(&self, a: i64, b: i64, axes: AxisSet) -> bool {
+        let (a, b) = (self.coordinates(a), self.coordinates(b));
+        (0..self.axes.len()).any(|axis| axes & (1 << axis) != 0 && a[axis] != b[axis])
+    }
+
+    /// Returns the axes along which neighbours differ, by their numbers.
+    pub(crate) fn axes_between(&self, differ: impl Fn(usize, usize) -> bool) -> AxisSet {
+        let devices = usize::try_from(self.devices()).unwrap_or(0);
+        let mut stride = devices;
+        let mut found = 0;
+        for (axis, (_, size)) in self.axes.iter().enumerate() {
+            let size = usize::try_from(*size).unwrap_or(1);
+            stride /= size;
+            let has_lower = |it: &usize| !(it / stride).is_multiple_of(size);
+            if (0..devices).filter(has_lower).any(|it| differ(it - stride, it)) {
+                found |= 1 << axis;
+            }
+        }
         found
     }
 

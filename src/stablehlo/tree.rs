@@ -58,7 +58,7 @@ pub(crate) struct Operation<'s> {
 }
 
 /// A use of a value: `%7#1`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Use<'s> {
     pub(crate) name: &'s str,
     pub(crate) index: usize,
@@ -72,6 +72,13 @@ pub(crate) enum Type<'s> {
     Tensor(TensorType),
     /// Another type, as it is written.
     Other(&'s str),
+}
+
+impl Type<'_> {
+    /// Returns whether it is the type of tokens, which order effects.
+    pub(crate) fn is_token(&self) -> bool {
+        *self == Self::Other("!stablehlo.token")
+    }
 }
 
 /// The type of a tensor.
@@ -120,7 +127,7 @@ impl fmt::Display for TensorType {
 }
 
 /// An attribute.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Attribute<'s> {
     Int(i64),
     /// A number with a fraction or of any other spelling, as it is written.

@@ -6,6 +6,8 @@ use grammar::{
 };
 use hir_ir::build::ProgramBuilder;
 
+use crate::tree::TensorType;
+
 /// Axes of the mesh of a manual region along which a value differs, one bit for each axis of the mesh.
 pub(crate) type AxisSet = u8;
 
@@ -71,7 +73,15 @@ impl Scalar {
     }
 }
 
+/// What stands for the type of tokens, which order effects: the order of the program does that.
+pub(crate) static TOKEN: TensorType = TensorType { shape: Vec::new(), dtype: DType::Bool };
+
 impl Value {
+    /// Returns the value of a token.
+    pub(crate) fn token() -> Self {
+        Self::Splat(Splat { scalar: Scalar::Bool(true), shape: Vec::new(), dtype: TOKEN.dtype })
+    }
+
     pub(crate) fn shape(&self) -> &[i64] {
         match self {
             Self::Tensor(it) => &it.shape,

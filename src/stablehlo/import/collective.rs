@@ -25,16 +25,20 @@ impl<'m, 's> Importer<'m, 's> {
         self.unsupported_form(op, "outside of a manual region (`shard_map` on several devices)")
     }
 
-    /// Returns the mesh axes of the groups of a collective.
+    /// Returns the mesh axes of the groups of a collective. A reduction does not depend on the order of the devices in a group.
     fn group_axes(&self, op: &Operation<'_>) -> Imported<AxisSet> {
         let rows = op.attribute(&["replica_groups"]).and_then(Attribute::rows);
-        let rows =
+        let mut rows =
             rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
+        if op.name == "stablehlo.all_reduce" {
+            rows.iter_mut().for_each(|it| it.sort_unstable());
+        }
         // JAX writes no region for a mesh of one device.
         if self.region.is_none() && rows.iter().all(|it| it.len() == 1) {
             return Ok(0);
         }
         let region = self.manual_region(op)?;
+        self.meets(op, &rows)?;
         let axes = self.meshes[region.mesh]
             .axes_of_groups(&rows)
             .map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
@@ -54,9 +58,8 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let scalar = match (op.name, &self.region) {
             ("stablehlo.partition_id", Some(region)) => {
-                let (rank, last) = (self.out.rank(), self.meshes[region.mesh].devices() - 1);
-                self.ranges.insert(rank, (0, i128::from(last)));
-                Scalar::Named(rank, region.manual)
+                let (rank, count) = (self.out.rank(), self.meshes[region.mesh].devices());
+                Scalar::Named(rank, self.valued(rank, (0..count).collect()))
             }
             ("stablehlo.partition_id", None) if !self.has_one_device => {
                 return Err(self.outside_of_regions(op));
@@ -258,11 +261,13 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let region = self.manual_region(op)?;
         let count = usize::try_from(self.meshes[region.mesh].devices()).unwrap_or(0);
-        let peers = rows.and_then(|it| peers(&it, count));
+        let peers = rows.as_deref().and_then(|it| peers(it, count));
         let Some((targets, has_source)) = peers else {
             let form = "its `source_target_pairs` are not pairs of devices of the mesh, with each device at most once as a source and as a target";
             return Err(self.unsupported_form(op, form));
         };
+        // XLA waits for all devices, not only for those that exchange something.
+        self.meets(op, &[(0..count as i64).collect()])?;
         let mut sources = vec![0; count];
         targets.iter().enumerate().for_each(|(source, target)| sources[*target] = source);
         let (send, receive) = (self.peer(&targets), self.peer(&sources));
@@ -291,7 +296,9 @@ impl<'m, 's> Importer<'m, 's> {
             });
         }
         let (shape, dtype) = (result.shape.clone(), result.dtype);
-        let scalar = is_target.map_or(Scalar::Bool(false), |it| Scalar::Named(it, region.manual));
+        let is_reached = has_source.iter().map(|it| i64::from(*it)).collect();
+        let scalar =
+            is_target.map_or(Scalar::Bool(false), |it| Scalar::Named(it, self.valued(it, is_reached)));
         let pred = Splat { scalar, shape: shape.clone(), dtype: DType::Bool };
         let zero = if dtype.is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
         let zero = Value::Splat(Splat { scalar: zero, shape, dtype });

@@ -4,7 +4,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ops::Op};
 
 use super::{Imported, Importer, MAX_CALLS, Results};
 use crate::{
-    tree::Operation,
+    tree::{Block, Operation},
     value::{Scalar, Splat, Value},
 };
 
@@ -68,11 +68,26 @@ impl<'m, 's> Importer<'m, 's> {
                 self.bad_module("the condition is not one value", "expected an operand without dimensions")
             );
         }
-        let number = |at: usize| if is_if { Scalar::Bool(at == 0) } else { Scalar::Int(at as i64) };
         if let Some(stated) = selector.constant() {
-            let taken = (0..first.len()).find(|at| number(*at) == *stated).map_or(last, |at| &first[at]);
+            let taken =
+                (0..first.len()).find(|at| branch_number(op, *at) == *stated).map_or(last, |at| &first[at]);
             return self.region_with(taken, Vec::new());
         }
+        let choice = self.choice(op, &selector);
+        self.choices.push(choice);
+        let results = self.selected_branch(op, &selector, last, first);
+        self.choices.pop();
+        results
+    }
+
+    /// Imports all branches, and selects the results of the one with the number.
+    fn selected_branch(
+        &mut self,
+        op: &'m Operation<'s>,
+        selector: &Value,
+        last: &'m Block<'s>,
+        first: &'m [Block<'s>],
+    ) -> Results {
         let mut results = self.region_with(last, Vec::new())?;
         for (at, branch) in first.iter().enumerate() {
             let own = self.region_with(branch, Vec::new())?;
@@ -82,7 +97,8 @@ impl<'m, 's> Importer<'m, 's> {
                     "expected equal numbers",
                 ));
             }
-            let it = Splat { scalar: number(at), shape: Vec::new(), dtype: selector.dtype() };
+            let number = branch_number(op, at);
+            let it = Splat { scalar: number, shape: Vec::new(), dtype: selector.dtype() };
             let is_taken = self.folded_or_mapped(Op::Eq, selector.clone(), Value::Splat(it), DType::Bool)?;
             let pairs = own.into_iter().zip(results);
             results = pairs
@@ -95,4 +111,9 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn optimization_barrier(&mut self, _: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         Ok(operands)
     }
+}
+
+/// Returns the number that selects a branch which is not the last one.
+fn branch_number(op: &Operation<'_>, at: usize) -> Scalar {
+    if op.name == "stablehlo.if" { Scalar::Bool(at == 0) } else { Scalar::Int(at as i64) }
 }

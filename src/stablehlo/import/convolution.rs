@@ -83,10 +83,8 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn convolution(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [image, kernel] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
-        let groups = ["feature_group_count", "batch_group_count"];
-        if groups.iter().any(|it| op.int(&[it]).is_some_and(|it| it != 1)) {
-            return Err(self.unsupported_form(op, "groups of features or of the batch"));
-        }
+        let groups = |name: &str| op.int(&[name]).unwrap_or(1);
+        let (feature_groups, batch_groups) = (groups("feature_group_count"), groups("batch_group_count"));
         let Some(stated) = op.attribute(&["dim_numbers", "dimension_numbers"]) else {
             return Err(self.missing(op, "dim_numbers"));
         };
@@ -114,20 +112,62 @@ impl<'m, 's> Importer<'m, 's> {
         let order: Vec<usize> =
             weights.spatial.iter().copied().chain([weights.features, weights.first]).collect();
         let kernel = Value::Tensor(self.permuted(kernel, &order));
+        // Each group of features, or of the batch, has features of the result of its own.
+        let groups = feature_groups.max(batch_groups);
+        let (of_image, of_kernel) = (if batch_groups > 1 { 0 } else { count + 1 }, count + 1);
+        let has_parts = |value: &Value, dim: usize| value.shape()[dim] % groups == 0;
+        if feature_groups.min(batch_groups) != 1
+            || !has_parts(&image, of_image)
+            || !has_parts(&kernel, of_kernel)
+        {
+            return Err(
+                self.bad_module("the groups do not divide the operands", "expected one kind of groups")
+            );
+        }
+        let positions = self.positions(op, &windows)?;
+        if positions.saturating_mul(groups) > window::MAX_POSITIONS {
+            let form =
+                format!("more than {} products of groups and elements of the kernel", window::MAX_POSITIONS);
+            return Err(self.unsupported_form(op, &form));
+        }
+        let mut parts = Vec::new();
+        for group in 0..groups {
+            let part = |importer: &mut Self, value: &Value, dim: usize| {
+                let mut ranges: Vec<[i64; 3]> = value.shape().iter().map(|it| [0, *it, 1]).collect();
+                let size = ranges[dim][1] / groups;
+                ranges[dim] = [group * size, (group + 1) * size, 1];
+                importer.sliced(value.clone(), &ranges)
+            };
+            let (image, kernel) = (part(self, &image, of_image), part(self, &kernel, of_kernel));
+            parts.push(self.convolved(op, &image, &kernel, &windows, &is_reversed)?);
+        }
+        let all = self.joined(parts, count + 1);
+        let all = self.materialized(all);
+        let own = to.order();
+        let back: Vec<usize> = (0..own.len()).filter_map(|at| own.iter().position(|it| *it == at)).collect();
+        Ok(vec![Value::Tensor(self.permuted(all, &back))])
+    }
+
+    /// Returns the convolution of a padded image, whose dimensions are the batch, the places and the features, with a kernel, whose
+    /// dimensions are the places, the features and those of the result.
+    fn convolved(
+        &mut self,
+        op: &Operation<'_>,
+        image: &Value,
+        kernel: &Value,
+        windows: &[Window],
+        is_reversed: &[bool],
+    ) -> Imported<Value> {
+        let count = is_reversed.len();
         let matrix = kernel.shape()[count..].to_vec();
         if image.shape()[count + 1] != matrix[0] {
             return Err(
                 self.bad_module("the operands have different numbers of features", "expected equal numbers")
             );
         }
-        let positions = windows.iter().fold(1i64, |count, it| count.saturating_mul(it.size));
-        if positions > window::MAX_POSITIONS {
-            let form = format!("a kernel of more than {} elements", window::MAX_POSITIONS);
-            return Err(self.unsupported_form(op, &form));
-        }
         let mut sum: Option<Value> = None;
-        for position in 0..positions {
-            let met = self.window_elements(op, image.clone(), &windows, position)?;
+        for position in 0..windows.iter().map(|it| it.size).product() {
+            let met = self.window_elements(op, image.clone(), windows, position)?;
             let mut ranges: Vec<[i64; 3]> = kernel.shape().iter().map(|it| [0, *it, 1]).collect();
             let mut rest = position;
             for at in (0..count).rev() {
@@ -151,11 +191,7 @@ impl<'m, 's> Importer<'m, 's> {
                 None => product,
             });
         }
-        let Some(sum) = sum else { return Err(self.unsupported_form(op, "a kernel without elements")) };
-        let sum = self.materialized(sum);
-        let own = to.order();
-        let back: Vec<usize> = (0..own.len()).filter_map(|at| own.iter().position(|it| *it == at)).collect();
-        Ok(vec![Value::Tensor(self.permuted(sum, &back))])
+        sum.ok_or_else(|| self.unsupported_form(op, "a kernel without elements"))
     }
 
     /// Returns the window and the padding for the batch, the places and the features, and which places are reversed.

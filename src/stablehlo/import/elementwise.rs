@@ -181,18 +181,9 @@ impl<'m, 's> Importer<'m, 's> {
         let (shape, dtype) = (a.shape().to_vec(), a.dtype());
         if let (Value::Splat(p), Value::Splat(x), Value::Splat(y)) = (&pred, &a, &b)
             && dtype.is_integral()
-            && (dtype == DType::Bool || [x, y].iter().all(|it| self.range(it).is_some()))
+            && let Some(scalar) = self.chosen([p, x, y])
         {
-            let axes = p.scalar.axes() | x.scalar.axes() | y.scalar.axes();
-            let ranges = (self.range(x), self.range(y));
-            let selected = self.where_of([(p.scalar, DType::Bool), (x.scalar, dtype), (y.scalar, dtype)]);
-            let it = self.out.define(dtype == DType::Bool, selected);
-            if dtype != DType::Bool
-                && let (Some(x), Some(y)) = ranges
-            {
-                self.ranges.insert(it, (x.0.min(y.0), x.1.max(y.1)));
-            }
-            return Ok(Value::Splat(Splat { scalar: Scalar::Named(it, axes), shape, dtype }));
+            return Ok(Value::Splat(Splat { scalar, shape, dtype }));
         }
         // A condition of one element selects all elements.
         let pred = self.of_shape(pred, &shape)?;

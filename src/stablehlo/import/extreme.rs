@@ -4,7 +4,7 @@ use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Importer, Results,
+    Imported, Importer,
     elementwise::comparison,
     reduce::{Reducer, greatest},
 };
@@ -15,39 +15,31 @@ use crate::{
 
 impl Importer<'_, '_> {
     /// Imports the reduction of `argmax` and `argmin`: the extreme value, and the least index at which it is. A NaN is more extreme than
-    /// every number.
-    pub(super) fn reduce_with_index(
+    /// every number. `None` for other reductions.
+    pub(super) fn extreme(
         &mut self,
-        op: &Operation<'_>,
-        [value, index]: [Value; 2],
+        [value, index]: [&Value; 2],
         initial: &[Value],
         region: &Block<'_>,
         dims: &[usize],
-    ) -> Results {
+    ) -> Imported<Option<Vec<Value>>> {
         let (shape, dtype) = (value.shape().to_vec(), index.dtype());
         let extreme = [Reducer::Max, Reducer::Min].map(|it| it.on(value.dtype()));
         let is_extreme = |it: &Reducer| selects_first_extreme(region, *it, value.dtype(), dtype);
-        let Some(reducer) = extreme.into_iter().find(is_extreme) else {
-            let form = "two operands, and its region does not select the first extreme value and its index as `argmax` and `argmin` do";
-            return Err(self.unsupported_form(op, form));
-        };
+        let Some(reducer) = extreme.into_iter().find(is_extreme) else { return Ok(None) };
         let neutral = initial.first().and_then(Value::constant);
         let is_neutral = neutral.is_some_and(|it| reducer.is_neutral(it, value.dtype()))
             && initial.get(1).and_then(Value::constant) == Some(&Scalar::Int(0));
-        if !is_neutral {
-            let form = "the initial values are not those of `argmax` and `argmin`: the least or greatest value, and 0";
-            return Err(self.unsupported_form(op, form));
-        }
         let counts = |dim: usize| {
-            let Value::Tensor(it) = &index else { return false };
+            let Value::Tensor(it) = index else { return false };
             let last = shape.get(dim).map_or(0, |extent| extent - 1);
             let has_all = dtype == DType::UInt64 || last <= greatest(dtype);
             self.iotas.get(&it.id) == Some(&dim) && dtype.is_integral() && last >= 0 && has_all
         };
-        if !matches!(dims, [dim] if counts(*dim)) {
-            let form = "its second operand is not the `iota` of the one dimension that it reduces";
-            return Err(self.unsupported_form(op, form));
+        if !is_neutral || !matches!(dims, [dim] if counts(*dim)) {
+            return Ok(None);
         }
+        let (value, index) = (value.clone(), index.clone());
         let extreme = self.reduced(value.clone(), reducer, dims);
         let kept: Vec<i64> = (0..shape.len()).filter(|it| !dims.contains(it)).map(|it| it as i64).collect();
         let all = self.broadcast_value(Value::Tensor(extreme.clone()), &kept, &shape)?;
@@ -59,7 +51,7 @@ impl Importer<'_, '_> {
         let behind = Splat { scalar: Scalar::Int(greatest(dtype)), shape, dtype };
         let index = self.select_values(is_extreme, index, Value::Splat(behind))?;
         let index = self.reduced(index, Reducer::Min, dims);
-        Ok(vec![Value::Tensor(extreme), Value::Tensor(index)])
+        Ok(Some(vec![Value::Tensor(extreme), Value::Tensor(index)]))
     }
 }
 

@@ -3,7 +3,7 @@
 use grammar::{
     attr,
     dtype::DType,
-    ir::{Expr, ExprId, Function, InfixOp},
+    ir::{Expr, ExprId, InfixOp},
     ops::Op,
 };
 use hir_ir::build::apply;
@@ -51,12 +51,15 @@ impl<'m, 's> Importer<'m, 's> {
                 Value::Splat(Splat { scalar: Scalar::Int(value), .. }) => {
                     Start::Constant(value.clamp(0, last))
                 }
-                Value::Splat(Splat { scalar: Scalar::Named(it, axes), .. }) => {
-                    let (first, last) = (self.out.int(0), self.out.int(last));
-                    let call = |op, args| Expr::Call(Function::Op(op), args);
-                    let start = self.out.expr(call(Op::Min, vec![it, last]));
-                    let start = self.out.expr(call(Op::Max, vec![first, start]));
-                    Start::Host(self.out.define(false, start), axes)
+                Value::Splat(own @ Splat { scalar: Scalar::Named(..), .. }) => {
+                    let bound = |it: i64| Splat { scalar: Scalar::Int(it), ..own.clone() };
+                    let raised = self.computed(Op::Max, &own, &bound(0), own.dtype);
+                    let raised = Splat { scalar: raised.unwrap_or(own.scalar), ..own.clone() };
+                    match self.computed(Op::Min, &raised, &bound(last), own.dtype).unwrap_or(raised.scalar) {
+                        Scalar::Named(it, axes) => Start::Host(it, axes),
+                        Scalar::Int(it) => Start::Constant(it),
+                        Scalar::Bool(_) | Scalar::Float(_) => Start::Constant(0),
+                    }
                 }
                 it => {
                     let zero = Self::splat_like(&it, 0.0);

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use grammar::{attr, ops::Op};
-use hir_ir::build::{Dim, apply};
+use grammar::ops::Op;
+use hir_ir::build::{self, Dim, apply};
 
 use super::{Imported, Importer, Region, Results, errors::unsupported_sharding};
 use crate::{
@@ -31,6 +31,9 @@ impl<'m, 's> Importer<'m, 's> {
         stated: &Attribute<'_>,
         results: Vec<Value>,
     ) -> Results {
+        if results.is_empty() {
+            return Ok(results);
+        }
         let all = match stated {
             Attribute::Named(_, _, items) => match &items[..] {
                 [Attribute::Array(all)] if all.len() == results.len() => all,
@@ -262,25 +265,23 @@ impl<'m, 's> Importer<'m, 's> {
         Value::Tensor(Tensor { id, axes: 0, shape: shape.to_vec(), dtype: tensor.dtype })
     }
 
-    /// Returns the shard of the first device along the axes that are not `kept`: the module states that all devices have the same.
+    /// Returns what each device has along the axes that are not `kept`: the module states that all devices have the same. No statement
+    /// makes it so, and who compares results sees replicas that differ.
     fn of_first_device(&mut self, tensor: Tensor, kept: AxisSet) -> Tensor {
-        if tensor.axes & !kept == 0 {
+        let others = (0..8).filter(|axis| tensor.axes & !kept & (1 << axis) != 0);
+        let mut own = tensor.clone();
+        for axis in others {
+            let place = Self::device_count(own.axes & ((1 << axis) - 1));
+            let rest = self.tensor(own.axes & !(1 << axis), &own.shape, own.dtype);
+            let (axis, first) = (self.out.axis(own.id, place), self.out.int(0));
+            self.out.add(build::select(rest.id, own.id, axis, first));
+            own = rest;
+        }
+        if own.axes == tensor.axes {
             return tensor;
         }
-        let (mut dims, mut ranges) = (Vec::new(), Vec::new());
-        for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
-            for dim in self.device_dims(1 << axis) {
-                let is_kept = kept & (1 << axis) != 0;
-                ranges.push(if is_kept { dim.extent } else { 1 });
-                dims.push(if is_kept { dim } else { Dim::of(1) });
-            }
-        }
-        dims.extend(tensor.shape.iter().copied().map(Dim::of));
-        ranges.extend(&tensor.shape);
-        let ranges = ranges.into_iter().map(|end| [0, end, 1].map(|it| self.out.int(it))).collect();
-        let own = self.declare(dims, tensor.dtype);
-        self.out.assign(own, apply(Op::Slice, [tensor.id]).with(attr::RANGES, ranges));
-        let shape = tensor.shape.clone();
-        self.emit(tensor.axes & kept, &shape, tensor.dtype, apply(Op::Reshape, [own]))
+        // The result has storage of its own.
+        let shape = own.shape.clone();
+        self.emit(own.axes, &shape, own.dtype, apply(Op::Set, [own.id]))
     }
 }

@@ -1,6 +1,6 @@
 //! The numbers that an element type has.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::dtype::DType;
 
 use crate::value::Scalar;
 
@@ -17,32 +17,10 @@ pub(super) fn integer(value: i128, dtype: DType) -> Option<Scalar> {
     Some(Scalar::Int((if value > largest { value - count } else { value }) as i64))
 }
 
-/// Returns whether a type has all numbers of a range, and the host, too, which computes with `i64`.
-pub(super) fn fits((low, high): (i128, i128), dtype: DType) -> bool {
-    let host = i128::from(i64::MIN)..=i128::from(i64::MAX);
-    let has =
-        |it: i128| dtype.integer_range().is_some_and(|(least, largest)| (least..=largest).contains(&it));
-    [low, high].iter().all(|it| has(*it) && host.contains(it))
-}
-
-/// Returns the least and the largest result of an operator on integers of two ranges, 0 and 1 for a comparison; `None` for operators
-/// that the host does not compute.
-pub(super) fn interval(op: Op, x: (i128, i128), y: (i128, i128)) -> Option<(i128, i128)> {
-    let of_ends = |f: fn(i128, i128) -> i128| {
-        let ends = [f(x.0, y.0), f(x.0, y.1), f(x.1, y.0), f(x.1, y.1)];
-        Some((ends.into_iter().min()?, ends.into_iter().max()?))
-    };
-    match op {
-        Op::Add => of_ends(|x, y| x + y),
-        Op::Sub => of_ends(|x, y| x - y),
-        Op::Mul => of_ends(|x, y| x.saturating_mul(y)),
-        Op::Max => of_ends(i128::max),
-        Op::Min => of_ends(i128::min),
-        Op::Div if y.0 > 0 => of_ends(|x, y| x / y),
-        Op::Mod if y.0 > 0 => Some((x.0.clamp(1 - y.1, 0), x.1.clamp(0, y.1 - 1))),
-        Op::Eq | Op::Ne | Op::Lt | Op::Le | Op::Gt | Op::Ge => Some((0, 1)),
-        _ => None,
-    }
+/// Returns whether a type has a number, and the host, too, which computes with `i64`.
+pub(super) fn fits(it: i128, dtype: DType) -> bool {
+    let has = dtype.integer_range().is_some_and(|(least, largest)| (least..=largest).contains(&it));
+    has && i64::try_from(it).is_ok()
 }
 
 /// Returns the element of a float type that is nearest to a number, as MLIR rounds a constant: to even, and beyond the largest

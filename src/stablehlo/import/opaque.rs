@@ -7,7 +7,7 @@ use logos::Logos;
 use super::{Importer, Results, errors};
 use crate::{
     sharding::UnsupportedSharding,
-    tree::{Attribute, Operation},
+    tree::{Attribute, Operation, Type},
     value::Value,
 };
 
@@ -27,12 +27,17 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let axes = operands.iter().fold(0, |axes, it| axes | it.axes());
         let mut inputs: Vec<Operand> = Vec::with_capacity(operands.len());
-        for it in operands {
+        let is_token = |at: usize| op.operand_types.get(at).is_some_and(Type::is_token);
+        for (_, it) in operands.into_iter().enumerate().filter(|(at, _)| !is_token(*at)) {
             let it = self.materialized(it);
             inputs.push(self.on_axes(it, axes).id.into());
         }
         let (mut outputs, mut results) = (Vec::new(), Vec::new());
         for at in 0..op.result_types.len() {
+            if op.result_types[at].is_token() {
+                results.push(Value::token());
+                continue;
+            }
             let ty = self.result_type(op, at)?.clone();
             let it = self.tensor(axes, &ty.shape, ty.dtype);
             self.out.allocate(it.id);
@@ -45,6 +50,10 @@ impl<'m, 's> Importer<'m, 's> {
             .with(attr::KERNEL, kernel_name(target));
         self.out.add(launch);
         Ok(results)
+    }
+
+    pub(crate) fn token(&mut self, _: &'m Operation<'s>, _: Vec<Value>) -> Results {
+        Ok(vec![Value::token()])
     }
 }
 

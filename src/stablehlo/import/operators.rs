@@ -12,7 +12,7 @@ pub(crate) type Import<'m, 's> = fn(&mut Importer<'m, 's>, &'m Operation<'s>, Ve
 
 /// Declares the rows: names, what stands for them, and the function.
 macro_rules! operators {
-    ($($names:literal: $meaning:literal => $import:ident;)*) => {
+    ($($names:literal: $meaning:expr => $import:ident;)*) => {
         /// The names of operators, with commas between them, and what of Host IR stands for them.
         pub const OPERATORS: &[(&str, &str)] = &[$(($names, $meaning)),*];
 
@@ -40,6 +40,16 @@ pub(crate) fn is_terminator(name: &str) -> bool {
     matches!(name, "return" | "func.return" | "stablehlo.return" | "sdy.return")
 }
 
+/// Returns whether an operator computes each element of its result from those at the same place of its operands.
+pub(crate) fn is_elementwise(name: &str) -> bool {
+    let is_named = ROWS.get(name).and_then(|row| OPERATORS.get(*row)).is_some_and(|it| it.1 == OF_THIS_NAME);
+    let others = ["constant", "compare", "select", "convert", "clamp", "reduce_precision"];
+    is_named || name.strip_prefix("stablehlo.").is_some_and(|it| others.contains(&it))
+}
+
+/// What stands for an operator that Host IR has.
+const OF_THIS_NAME: &str = "the operator of this name";
+
 /// Returns whether the region of an operator combines elements of its operands.
 pub(crate) fn combines(name: &str) -> bool {
     matches!(
@@ -50,6 +60,7 @@ pub(crate) fn combines(name: &str) -> bool {
             | "stablehlo.sort"
             | "stablehlo.all_reduce"
             | "stablehlo.reduce_scatter"
+            | "stablehlo.select_and_scatter"
     )
 }
 
@@ -66,11 +77,12 @@ operators! {
     "stablehlo.dynamic_slice": "`slice` for starts that the host computes; `takeAlongAxis` for those of tensors" => dynamic_slice;
     "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy; for those of tensors, `where`" => dynamic_update_slice;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
-    "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel, and their sum" => convolution;
-    "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons" => reduce;
+    "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel and each group, and their sum" => convolution;
+    "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons; for other regions, their operators on `slice`s" => reduce;
     "stablehlo.reduce_window": "`scan` for `cumsum` and the like, else the operator on `slice`s with strides" => reduce_window;
+    "stablehlo.select_and_scatter": "the region and `where` on `slice`s with strides; their sum" => select_and_scatter;
     "stablehlo.gather": "`embedding` for rows of a matrix, else `takeAlongAxis`" => gather;
-    "stablehlo.scatter": "`indexPutAccumulate` or `scatter`; the region adds or replaces" => scatter;
+    "stablehlo.scatter": "`indexPutAccumulate` or `scatter` if the region adds or replaces; else the operators of the region, and `where`" => scatter;
     "stablehlo.sort": "`argsort` of each key, and `takeAlongAxis`" => sort;
     "chlo.top_k": "the first places of `argsort`, and `takeAlongAxis`" => top_k;
     "stablehlo.convert": "a conversion; to 8 bits, with `where` for what becomes infinity or NaN" => convert;
@@ -79,8 +91,8 @@ operators! {
     "stablehlo.bitcast_convert": "`bit_cast`, for elements of one size" => bitcast_convert;
     "stablehlo.reduce_precision": "conversions to f16 or bf16 and back" => reduce_precision;
     "stablehlo.clamp": "`maximum` and `minimum`" => clamp;
-    "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic, stablehlo.shift_right_logical, chlo.next_after": "the operator of this name" => binary;
-    "stablehlo.abs, stablehlo.cbrt, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_afz, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sign, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.is_inf, chlo.is_neg_inf, chlo.is_pos_inf, chlo.lgamma, chlo.sinh, chlo.square": "the operator of this name" => unary;
+    "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic, stablehlo.shift_right_logical, chlo.next_after": OF_THIS_NAME => binary;
+    "stablehlo.abs, stablehlo.cbrt, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_afz, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sign, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.is_inf, chlo.is_neg_inf, chlo.is_pos_inf, chlo.lgamma, chlo.sinh, chlo.square": OF_THIS_NAME => unary;
     "stablehlo.optimization_barrier, sdy.propagation_barrier": "nothing: its operands" => optimization_barrier;
     "call, func.call, stablehlo.composite": "the operations of the function" => call;
     "stablehlo.case, stablehlo.if": "the operations of the branch; those of all branches and `where`, if the condition is computed" => branches;
@@ -88,6 +100,7 @@ operators! {
     "sdy.sharding_constraint, sdy.reshard": "`Set`, or the sharding of the matrix product or reduction before it" => sharding_constraint;
     "sdy.manual_computation": "the operations of the region, on tensors with a device axis" => manual_computation;
     "stablehlo.custom_call": "`LaunchKernel`: checked, and not run" => custom_call;
+    "stablehlo.after_all, stablehlo.create_token": "nothing: the program has an order" => token;
     "stablehlo.partition_id, stablehlo.replica_id": "`rank`, and 0; 0 on one device" => device_id;
     "stablehlo.all_reduce": "`reduction` over the device axis" => all_reduce;
     "stablehlo.all_gather": "`Set` to a tensor without the device axis" => all_gather;

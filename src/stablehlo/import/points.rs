@@ -5,11 +5,38 @@ use grammar::dtype::DType;
 use super::{
     Imported, Importer,
     gather::{Extent, Numbers},
+    reduce::Reducer,
 };
 use crate::{
-    tree::Operation,
+    tree::{Block, Operation},
     value::{Scalar, Splat, Tensor, Value},
 };
+
+/// What an update does to its element.
+#[derive(Clone, Copy)]
+pub(super) enum Write<'m, 's> {
+    Replace,
+    Add,
+    Reduce(Reducer),
+    /// What the region computes of both.
+    Region(&'m Block<'s>),
+}
+
+impl<'m, 's> Write<'m, 's> {
+    /// Returns what a region of two arguments, the element and its update, does.
+    pub(super) fn of(region: &'m Block<'s>, dtype: DType) -> Self {
+        match Reducer::of_region(region, dtype) {
+            Some(Reducer::Add) => Self::Add,
+            Some(it) => Self::Reduce(it),
+            None if region.ops.len() == 1
+                && region.ops[0].operands.first().is_some_and(|it| it.name == region.arguments[1].name) =>
+            {
+                Self::Replace
+            }
+            None => Self::Region(region),
+        }
+    }
+}
 
 /// The number in the operand of each element of slices.
 struct Points {
@@ -88,7 +115,7 @@ impl<'m, 's> Importer<'m, 's> {
         [base, indices, updates]: [Value; 3],
         numbers: &Numbers,
         sizes: &[i64],
-        is_add: bool,
+        write: Write<'m, 's>,
     ) -> Imported<Value> {
         let shape = updates.shape().to_vec();
         let base = self.materialized(base);
@@ -105,8 +132,14 @@ impl<'m, 's> Importer<'m, 's> {
         let one = self.converted(one, dtype)?;
         let line = self.joined(vec![line, one], 0);
         let line = self.materialized(line);
-        let stmt = self.scatter_of(&line, &updates, &number, is_add);
-        let written = self.emit(axes, &[count + 1], dtype, stmt);
+        let written = match write {
+            Write::Add | Write::Replace => {
+                let stmt = self.scatter_of(&line, &updates, &number, matches!(write, Write::Add));
+                self.emit(axes, &[count + 1], dtype, stmt)
+            }
+            Write::Reduce(reducer) => self.written_with(op, reducer, [line, number, updates])?,
+            Write::Region(region) => self.written_by(op, region, [line, number, updates])?,
+        };
         let kept = self.sliced(Value::Tensor(written), &[[0, count, 1]]);
         let kept = self.materialized(kept);
         Ok(Value::Tensor(self.reshaped(kept, &own_shape)))

@@ -3,7 +3,7 @@
 use grammar::{attr, dtype::DType, ir::TensorId, ops::Op, words::ReductionOp};
 use hir_ir::build::{Dim, apply};
 
-use super::{Importer, Results, types::initial_values};
+use super::{Importer, Results, lift::Combiner, types::initial_values};
 use crate::{
     tree::{Attribute, Block, Operation},
     value::{AxisSet, Scalar, Tensor, Value},
@@ -69,7 +69,7 @@ impl Reducer {
     }
 
     /// Returns it in Host IR, with its initial value.
-    fn with_initial(self, dtype: DType) -> (ReductionOp, Scalar) {
+    pub(super) fn with_initial(self, dtype: DType) -> (ReductionOp, Scalar) {
         let number =
             |value: f64, int: i64| if dtype.is_integral() { Scalar::Int(int) } else { Scalar::Float(value) };
         match self {
@@ -140,10 +140,18 @@ impl<'m, 's> Importer<'m, 's> {
         let is_matched = op.regions.first().is_none_or(|it| it.arguments.len() == 2 * operands.len());
         let reducers = (0..operands.len()).map(reducer).collect::<Option<Vec<_>>>().filter(|_| is_matched);
         let Some(reducers) = reducers else {
-            if let ([value, index], [region]) = (&operands[..], &op.regions[..]) {
-                return self.reduce_with_index(op, [value.clone(), index.clone()], &initial, region, &dims);
+            let region = op.regions.first().filter(|it| it.arguments.len() == 2 * operands.len());
+            let operator = words.clone().find(|it| it.starts_with("stablehlo."));
+            let Some(combiner) = region.map(Combiner::Region).or_else(|| operator.map(Combiner::Operator))
+            else {
+                return Err(self.unsupported_form(op, NO_REDUCER));
+            };
+            if let ([value, index], Some(region)) = (&operands[..], region)
+                && let Some(found) = self.extreme([value, index], &initial, region, &dims)?
+            {
+                return Ok(found);
             }
-            return Err(self.unsupported_form(op, NO_REDUCER));
+            return self.reduced_by(combiner, operands, initial, &dims);
         };
         let mut results = Vec::with_capacity(operands.len());
         for ((value, initial), reducer) in operands.into_iter().zip(initial).zip(reducers) {

@@ -9,11 +9,14 @@ use grammar::{
 };
 use hir_ir::build::{self, apply};
 
-use super::{Importer, Results, gather::Numbers, reduce::Reducer};
+use super::{Imported, Importer, Results, gather::Numbers, points::Write, reduce::Reducer};
 use crate::{
     tree::Operation,
     value::{Scalar, Splat, Tensor, Value},
 };
+
+/// The greatest number of pairs of an update and an element, of which a scatter by another region than `add` makes a tensor.
+const MAX_PAIRS: i64 = 1 << 28;
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -44,29 +47,18 @@ impl<'m, 's> Importer<'m, 's> {
         let whole = numbers.whole(shape.len());
         let is_row =
             numbers.is_row(shape.len()) && whole.iter().zip(&sizes).all(|(dim, size)| *size == shape[*dim]);
-        let is_add = match op.regions.first() {
-            Some(it) if Reducer::of_region(it, base.dtype()) == Some(Reducer::Add) => true,
-            Some(it)
-                if it.ops.len() == 1
-                    && it.arguments.len() == 2
-                    && it.ops[0].operands.first().is_some_and(|own| own.name == it.arguments[1].name) =>
-            {
-                false
-            }
-            _ => return Err(self.unsupported_form(op, "its region neither adds nor replaces")),
+        let Some(region) = op.regions.first().filter(|it| it.arguments.len() == 2) else {
+            return Err(self.missing(op, "region"));
         };
+        let write = Write::of(region, base.dtype());
         let count = updates.shape().iter().product();
-        if let Some(it) = self.selection(&shape, &indices, &numbers, (count, false))? {
-            return Ok(vec![self.with_selected(base, it, updates, is_add)?]);
+        if matches!(write, Write::Add | Write::Replace)
+            && let Some(it) = self.selection(&shape, &indices, &numbers, (count, false))?
+        {
+            return Ok(vec![self.with_selected(base, it, updates, matches!(write, Write::Add))?]);
         }
         if !is_row {
-            return Ok(vec![self.scattered_points(
-                op,
-                [base, indices, updates],
-                &numbers,
-                &sizes,
-                is_add,
-            )?]);
+            return Ok(vec![self.scattered_points(op, [base, indices, updates], &numbers, &sizes, write)?]);
         }
         let rows = self.rows(op, &indices, &numbers, &shape, &Self::row_extents(&numbers, &shape))?;
         let base = self.materialized(base);
@@ -97,13 +89,21 @@ impl<'m, 's> Importer<'m, 's> {
         let (table, number, updates) =
             (self.on_axes(table, axes), self.on_axes(number, axes), self.on_axes(updates, axes));
         let (extents, dtype) = (table.shape.clone(), table.dtype);
-        let stmt = if is_add && axes == 0 {
-            apply(Op::IndexPutAccumulate, [table.id, number.id, updates.id])
-        } else {
-            let index = self.row_index(number, columns)?;
-            self.scatter_of(&table, &updates, &index, is_add)
+        let written = match write {
+            Write::Add if axes == 0 => self.emit(
+                axes,
+                &extents,
+                dtype,
+                apply(Op::IndexPutAccumulate, [table.id, number.id, updates.id]),
+            ),
+            Write::Add | Write::Replace => {
+                let index = self.row_index(number, columns)?;
+                let stmt = self.scatter_of(&table, &updates, &index, matches!(write, Write::Add));
+                self.emit(axes, &extents, dtype, stmt)
+            }
+            Write::Reduce(reducer) => self.written_with(op, reducer, [table, number, updates])?,
+            Write::Region(region) => self.written_by(op, region, [table, number, updates])?,
         };
-        let written = self.emit(axes, &extents, dtype, stmt);
         let written = self.sliced(Value::Tensor(written), &[[0, rows_of_table, 1], [0, columns, 1]]);
         let written = self.materialized(written);
         // Back to the dimensions of the operand.
@@ -114,6 +114,34 @@ impl<'m, 's> Importer<'m, 's> {
             (0..shape.len()).map(|dim| order.iter().position(|it| *it == dim)).collect();
         let Some(back) = back else { return Err(self.missing(op, "scatter_dimension_numbers")) };
         Ok(vec![Value::Tensor(self.permuted(it, &back))])
+    }
+
+    /// Returns a table to whose rows of these numbers the updates are combined: for each row, all updates but its own are neutral.
+    pub(super) fn written_with(
+        &mut self,
+        op: &Operation<'_>,
+        reducer: Reducer,
+        [table, number, updates]: [Tensor; 3],
+    ) -> Imported<Tensor> {
+        let all: Vec<i64> = number.shape.iter().chain(&table.shape).copied().collect();
+        let pairs = all.iter().fold(1i64, |count, it| count.saturating_mul(*it));
+        if pairs > MAX_PAIRS {
+            let form = format!(
+                "with more than {MAX_PAIRS} pairs of an update and an element, and another region than `add`"
+            );
+            return Err(self.unsupported_form(op, &form));
+        }
+        let dtype = table.dtype;
+        let dims: Vec<i64> = (0..all.len() as i64).filter(|it| *it != 1).collect();
+        let places = self.iota_along(1, all[1], &all, number.dtype)?;
+        let own = self.broadcast_value(Value::Tensor(number), &[0], &all)?;
+        let is_own = self.folded_or_mapped(Op::Eq, places, own, DType::Bool)?;
+        let updates = self.broadcast_value(Value::Tensor(updates), &dims, &all)?;
+        let neutral = Value::Splat(Splat { scalar: reducer.with_initial(dtype).1, shape: all, dtype });
+        let own = self.select_values(is_own, updates, neutral)?;
+        let found = Value::Tensor(self.reduced(own, reducer, &[0]));
+        let written = self.binary_values(reducer.name(), Value::Tensor(table), found)?;
+        Ok(self.materialized(written))
     }
 
     /// Returns the statement that adds updates to elements of a tensor, or writes them there, along the first dimension behind those of

@@ -1,19 +1,24 @@
 //! Sorting: the order of the keys is computed by `argsort`, and every operand is rearranged.
 
-use grammar::{attr, dtype::DType, ops::Op, words::PyBool};
+use grammar::{attr, dtype::DType, ops::Op, span::Span, words::PyBool};
 use hir_ir::build::apply;
 
 use super::{Importer, Results, elementwise::comparison};
 use crate::{
-    tree::{Attribute, Block, Operation, Type},
-    value::{Tensor, Value},
+    tree::{Attribute, Block, Operation, Use},
+    value::{Scalar, Tensor, Value},
 };
 
-/// A key of an order: the operand, and whether its greatest element is the first one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
+/// A key of an order.
+#[derive(Clone, Copy)]
+struct Key<'s> {
     operand: usize,
+    /// The value that the region computes of an element, and of the other one; `None` for the element itself.
+    computed: Option<[&'s str; 2]>,
+    /// Whether the greatest element is the first one.
     is_descending: bool,
+    /// Whether the order distinguishes zeros and NaNs by their signs.
+    is_total: bool,
 }
 
 impl<'m, 's> Importer<'m, 's> {
@@ -23,10 +28,10 @@ impl<'m, 's> Importer<'m, 's> {
         let dim = usize::try_from(if dim < 0 { dim.saturating_add(rank as i64) } else { dim });
         let Some(dim) = dim.ok().filter(|it| *it < rank) else { return Err(self.missing(op, "dimension")) };
         let Some(region) = op.regions.first() else { return Err(self.missing(op, "region")) };
-        let keys = Comparator { region }.keys();
+        let keys = Comparator { region, importer: self }.keys();
         let keys = keys.filter(|it| it.iter().all(|key| key.operand < operands.len()));
         let Some(keys) = keys.filter(|_| region.arguments.len() == 2 * operands.len()) else {
-            return Err(self.unsupported_form(op, "expected a region that compares operands one after the other by `LT` or `GT`, floats by `FLOAT`, or by `TOTALORDER` with equal zeros and NaNs as JAX writes it"));
+            return Err(self.unsupported_form(op, "expected a region that compares what it computes of each operand, one after the other, by `LT` or `GT`"));
         };
         if operands.iter().any(|it| it.shape() != operands[0].shape()) {
             return Err(self.bad_module("the operands have different shapes", "expected equal shapes"));
@@ -34,10 +39,18 @@ impl<'m, 's> Importer<'m, 's> {
         // A stable sort by the last key first leaves equal elements of a key in the order of those behind it.
         let mut order: Option<Tensor> = None;
         for key in keys.iter().rev() {
-            let own = match &operands[key.operand] {
-                it if it.dtype() == DType::Bool => self.converted(it.clone(), DType::Int32)?,
-                it => it.clone(),
-            };
+            let mut own = operands[key.operand].clone();
+            if let Some([name, _]) = key.computed {
+                let arguments = operands.iter().flat_map(|it| [it.clone(), it.clone()]).collect();
+                let found = self.lifted(region, arguments, &[Use { name, index: 0, span: op.span }])?;
+                [own] = self.operands(op, found)?;
+            }
+            if key.is_total {
+                own = self.total_order(own)?;
+            }
+            if own.dtype() == DType::Bool {
+                own = self.converted(own, DType::Int32)?;
+            }
             let own = self.materialized(own);
             let own = order.as_ref().map_or(own.clone(), |order| self.taken(own, order.clone(), dim));
             let place = self.sorted_places(&own, dim, key.is_descending);
@@ -94,13 +107,21 @@ impl<'m, 's> Importer<'m, 's> {
 }
 
 /// The region of a sort. Its arguments are two elements of each operand, and it returns whether the first ones are in front.
-struct Comparator<'a, 's> {
+struct Comparator<'a, 'i, 'm, 's> {
     region: &'a Block<'s>,
+    /// Knows the constants outside of the region.
+    importer: &'i Importer<'m, 's>,
 }
 
-impl<'a, 's> Comparator<'a, 's> {
+/// The bits of the NaN that JAX writes, of each float type.
+const QUIET_NANS: [&str; 4] = ["0x7E00", "0x7FC0", "0x7FC00000", "0x7FF8000000000000"];
+
+/// The greatest depth of what is computed of a key.
+const MAX_DEPTH: usize = 32;
+
+impl<'a, 's> Comparator<'a, '_, '_, 's> {
     /// Returns the keys, the most significant one first; `None` for an order that `argsort` does not have.
-    fn keys(&self) -> Option<Vec<Key>> {
+    fn keys(&self) -> Option<Vec<Key<'s>>> {
         let end = self.region.ops.last()?;
         let [result] = end.operands[..] else { return None };
         let mut keys = Vec::new();
@@ -116,7 +137,12 @@ impl<'a, 's> Comparator<'a, 's> {
             let key = self.compared(self.definition(less)?, &["LT", "GT"])?;
             let [equal, behind] = operands_of(self.definition(further)?, "stablehlo.and")?;
             let same = self.compared(self.definition(equal)?, &["EQ"])?;
-            if same.operand != key.operand {
+            let is_same = match (same.computed, key.computed) {
+                (Some([a, _]), Some([b, _])) => self.is_same(a, b, None, MAX_DEPTH),
+                (None, None) => true,
+                _ => false,
+            };
+            if (same.operand, same.is_total) != (key.operand, key.is_total) || !is_same {
                 return None;
             }
             keys.push(key);
@@ -132,23 +158,64 @@ impl<'a, 's> Comparator<'a, 's> {
         self.region.ops.iter().find(|op| op.results.first().is_some_and(|it| it.0 == name))
     }
 
-    /// Returns the operand whose two elements an operation compares in one of these directions.
-    fn compared(&self, op: &Operation<'s>, directions: &[&str]) -> Option<Key> {
+    /// Returns the operand whose two elements, or what is computed of them, an operation compares in one of these directions.
+    fn compared(&self, op: &Operation<'s>, directions: &[&str]) -> Option<Key<'s>> {
         let [x, y] = operands_of(op, "stablehlo.compare")?;
         let (direction, is_total) = comparison(op).filter(|it| directions.contains(&it.0))?;
-        let ((a, a_steps), (b, b_steps)) = (self.element(x, 0)?, self.element(y, 0)?);
-        let is_float = matches!(&self.region.arguments[a].ty, Type::Tensor(it) if !it.dtype.is_integral());
-        if is_total && is_float && (a_steps, b_steps) != (2, 2) {
-            return None;
-        }
-        let is_pair = a / 2 == b / 2 && a != b;
+        let elements =
+            self.element(x, 0).zip(self.element(y, 0)).filter(|((_, x), (_, y))| x == y && x % 2 == 0);
+        let (a, b, has_equal_zeros, computed) = match elements {
+            Some(((a, steps), (b, _))) => (a, b, steps == 2, None),
+            None => {
+                let (a, b) = (self.argument_of(x, MAX_DEPTH)?, self.argument_of(y, MAX_DEPTH)?);
+                (a, b, false, Some([x, y]).filter(|_| self.is_same(x, y, Some((a, b)), MAX_DEPTH)))
+            }
+        };
+        let is_pair = a / 2 == b / 2 && a != b && (elements.is_some() || computed.is_some());
         // `b > a` is `a < b`.
-        is_pair.then_some(Key { operand: a / 2, is_descending: (direction == "GT") == (a < b) })
+        let is_descending = (direction == "GT") == (a < b);
+        is_pair.then_some(Key {
+            operand: a / 2,
+            computed,
+            is_descending,
+            is_total: is_total && !has_equal_zeros,
+        })
+    }
+
+    /// Returns the only argument of which a value is computed.
+    fn argument_of(&self, name: &str, depth: usize) -> Option<usize> {
+        if let Some(at) = self.region.arguments.iter().position(|it| it.name == name) {
+            return Some(at);
+        }
+        let op = self.definition(name).filter(|_| depth > 0)?;
+        let mut found = op.operands.iter().filter_map(|it| self.argument_of(it.name, depth - 1));
+        let first = found.next()?;
+        found.all(|it| it == first).then_some(first)
+    }
+
+    /// Returns whether two names are computed alike, of the same argument or of these two.
+    fn is_same(&self, x: &str, y: &str, arguments: Option<(usize, usize)>, depth: usize) -> bool {
+        let argument = |name: &str| self.region.arguments.iter().position(|it| it.name == name);
+        match (argument(x), argument(y), self.definition(x), self.definition(y)) {
+            (Some(x), Some(y), ..) => arguments.map_or(x == y, |it| it == (x, y)),
+            (None, None, Some(a), Some(b)) => {
+                let operands = a.operands.len() == b.operands.len();
+                let mut pairs = a.operands.iter().zip(&b.operands);
+                a.name == b.name
+                    && a.regions.is_empty()
+                    && (&a.attributes, &a.positional) == (&b.attributes, &b.positional)
+                    && (&a.result_types, operands, depth > 0) == (&b.result_types, true, true)
+                    && pairs.all(|(x, y)| self.is_same(x.name, y.name, arguments, depth - 1))
+            }
+            // Names outside of the region.
+            (None, None, None, None) => x == y,
+            _ => false,
+        }
     }
 
     /// Returns the number of the argument that a name is, after how many of two steps: JAX compares floats by the total order, after
     /// it made zeros and NaNs equal, `select(x == 0, 0, x)` and `select(x != x, nan, …)`. That is the order of `argsort`.
-    fn element(&self, name: &str, steps: usize) -> Option<(usize, usize)> {
+    fn element(&self, name: &'s str, steps: usize) -> Option<(usize, usize)> {
         if let Some(at) = self.region.arguments.iter().position(|it| it.name == name) {
             return Some((at, steps));
         }
@@ -169,19 +236,26 @@ impl<'a, 's> Comparator<'a, 's> {
     }
 
     fn is_zero(&self, name: &str) -> bool {
-        self.constant(name).is_some_and(|it| it.parse() == Ok(0.0))
+        self.constant(name) == Some(0.0)
     }
 
     /// Returns whether a name is the NaN of JAX: of positive sign, so that the total order puts it last.
     fn is_nan(&self, name: &str) -> bool {
-        self.constant(name).is_some_and(|it| it.starts_with("0x7"))
+        self.constant(name).is_some_and(|it| it.is_nan() && it.is_sign_positive())
     }
 
-    fn constant(&self, name: &str) -> Option<&'s str> {
-        let op = self.definition(name).filter(|it| it.name == "stablehlo.constant")?;
+    fn constant(&self, name: &'s str) -> Option<f64> {
+        let Some(op) = self.definition(name) else {
+            let outside = self.importer.value(&Use { name, index: 0, span: Span::default() }).ok()?;
+            return match outside.constant()? {
+                Scalar::Float(it) => Some(*it),
+                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Named(..) => None,
+            };
+        };
         match op.attribute(&["value"]).into_iter().chain(&op.positional).next()? {
-            Attribute::Dense(items, _) => match items[..] {
-                [Attribute::Number(text)] => Some(text),
+            Attribute::Dense(items, _) if op.name == "stablehlo.constant" => match items[..] {
+                [Attribute::Number(text)] if QUIET_NANS.contains(&text) => Some(f64::NAN),
+                [Attribute::Number(text)] => text.parse().ok(),
                 _ => None,
             },
             _ => None,

@@ -14,7 +14,7 @@ use super::{Imported, Importer, MAX_RANK, errors::unsupported_sharding};
 use crate::{
     sharding::Sharding,
     tree::{Attribute, Operation, TensorType, Type},
-    value::{AxisSet, Scalar, Splat, Tensor, Value},
+    value::{AxisSet, Scalar, Splat, TOKEN, Tensor, Value},
 };
 
 impl<'s> Importer<'_, 's> {
@@ -25,6 +25,7 @@ impl<'s> Importer<'_, 's> {
                     .bad_module(format!("a tensor has more than {MAX_RANK} dimensions"), "expected fewer"))
             }
             Type::Tensor(it) => Ok(it),
+            _ if ty.is_token() => Ok(&TOKEN),
             Type::Other(text) => Err(self.unsupported(text)),
         }
     }

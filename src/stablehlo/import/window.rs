@@ -1,16 +1,17 @@
 //! Reductions of windows: prefix scans, and pooling.
 
-use grammar::{attr, ops::Op};
+use grammar::{attr, dtype::DType, ops::Op};
 use hir_ir::build::apply;
 
 use super::{
     Imported, Importer, Results,
+    lift::Combiner,
     pad::Padding,
     reduce::{NO_REDUCER, Reducer},
 };
 use crate::{
     tree::{Attribute, Operation},
-    value::{Tensor, Value},
+    value::{Scalar, Splat, Tensor, Value},
 };
 
 /// A window along one dimension.
@@ -28,7 +29,56 @@ pub(super) const MAX_POSITIONS: i64 = 4096;
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn reduce_window(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value, initial] = self.operands(op, operands)?;
-        let rank = value.shape().len();
+        let (windows, padding) = self.windows(op, value.shape().len())?;
+        let Some(region) = op.regions.first().filter(|it| it.arguments.len() == 2) else {
+            return Err(self.unsupported_form(op, NO_REDUCER));
+        };
+        let reducer = Reducer::of_region(region, value.dtype());
+        let is_neutral = initial
+            .constant()
+            .is_some_and(|it| reducer.is_some_and(|reducer| reducer.is_neutral(it, value.dtype())));
+        let is_plain = is_neutral
+            && windows.iter().all(|it| it.stride == 1 && it.dilation == 1)
+            && padding.iter().all(|it| it.interior == 0);
+        if let Some((dim, is_reversed)) = prefix(value.shape(), &windows, &padding).filter(|_| is_plain)
+            && let Some(reducer) = reducer
+        {
+            return Ok(vec![self.scanned(op, value, reducer, dim, is_reversed)?]);
+        }
+        let positions = self.positions(op, &windows)?;
+        // XLA does not count the padding, other than the specification of StableHLO.
+        let is_element = if is_neutral { None } else { self.elements_in(&value, &padding)? };
+        let value = self.padded(value, &initial, &padding)?;
+        let mut result: Option<Value> = None;
+        for position in 0..positions {
+            let own = self.window_elements(op, value.clone(), &windows, position)?;
+            let before = match result {
+                None if is_neutral => {
+                    result = Some(own);
+                    continue;
+                }
+                None => self.broadcast_value(initial.clone(), &[], own.shape())?,
+                Some(it) => it,
+            };
+            let mut after = match reducer {
+                Some(reducer) => self.binary_values(reducer.name(), before.clone(), own)?,
+                None => {
+                    let combined = self.combined(Combiner::Region(region), vec![before.clone(), own])?;
+                    let [it] = self.operands(op, combined)?;
+                    it
+                }
+            };
+            if let Some(it) = &is_element {
+                let own = self.window_elements(op, it.clone(), &windows, position)?;
+                after = self.select_values(own, after, before)?;
+            }
+            result = Some(after);
+        }
+        result.map(|it| vec![it]).ok_or_else(|| self.missing(op, "window_dimensions"))
+    }
+
+    /// Returns the windows of an operation, and the padding of its operand.
+    pub(super) fn windows(&self, op: &Operation<'_>, rank: usize) -> Imported<(Vec<Window>, Vec<Padding>)> {
         let list = |name: &str| op.ints(&[name]).unwrap_or_else(|| vec![1; rank]);
         let sizes = list("window_dimensions");
         let (strides, dilations) = (list("window_strides"), list("window_dilations"));
@@ -43,47 +93,32 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected positive numbers for each dimension",
             ));
         };
-        let reducer = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
-        let Some(reducer) = reducer else {
-            return Err(self.unsupported_form(op, NO_REDUCER));
+        let window = |at| Window { size: sizes[at], stride: strides[at], dilation: dilations[at] };
+        let padding = |at: usize| {
+            let [low, high] = edges[at];
+            Padding { low, high, interior: spread[at] - 1 }
         };
-        let is_neutral = initial.constant().is_some_and(|it| reducer.is_neutral(it, value.dtype()));
-        let windows: Vec<Window> = (0..rank)
-            .map(|at| Window { size: sizes[at], stride: strides[at], dilation: dilations[at] })
-            .collect();
-        // XLA does not count the padding, other than the specification of StableHLO.
-        let has_padding = edges.iter().any(|it| *it != [0, 0]) || spread.iter().any(|it| *it != 1);
-        if has_padding && !is_neutral {
-            return Err(self.unsupported_form(op, "padding with an initial value that changes the result"));
-        }
-        let is_plain = is_neutral
-            && windows.iter().all(|it| it.stride == 1 && it.dilation == 1)
-            && spread.iter().all(|it| *it == 1);
-        if let Some((dim, is_reversed)) = prefix(value.shape(), &windows, &edges).filter(|_| is_plain) {
-            return Ok(vec![self.scanned(op, value, reducer, dim, is_reversed)?]);
-        }
+        Ok(((0..rank).map(window).collect(), (0..rank).map(padding).collect()))
+    }
+
+    /// Returns the number of positions of a window, each of which is a statement.
+    pub(super) fn positions(&self, op: &Operation<'_>, windows: &[Window]) -> Imported<i64> {
         let positions = windows.iter().fold(1i64, |count, it| count.saturating_mul(it.size));
         if positions > MAX_POSITIONS {
             return Err(self.unsupported_form(op, &format!("a window of more than {MAX_POSITIONS} elements")));
         }
-        let padding: Vec<Padding> = (0..rank)
-            .map(|at| Padding { low: edges[at][0], high: edges[at][1], interior: spread[at] - 1 })
-            .collect();
-        let value = self.padded(value, &initial, &padding)?;
-        let mut result: Option<Value> = None;
-        for position in 0..positions {
-            let own = self.window_elements(op, value.clone(), &windows, position)?;
-            result = Some(match result {
-                Some(it) => self.binary_values(reducer.name(), it, own)?,
-                None => own,
-            });
+        Ok(positions)
+    }
+
+    /// Returns which elements of a padded value are not padding; `None` if all are.
+    pub(super) fn elements_in(&mut self, value: &Value, padding: &[Padding]) -> Imported<Option<Value>> {
+        if padding.iter().all(|it| it.low <= 0 && it.high <= 0 && it.interior == 0) {
+            return Ok(None);
         }
-        let Some(result) = result else { return Err(self.missing(op, "window_dimensions")) };
-        if is_neutral {
-            return Ok(vec![result]);
-        }
-        let initial = self.broadcast_value(initial, &[], result.shape())?;
-        Ok(vec![self.binary_values(reducer.name(), result, initial)?])
+        let all = |shape: &[i64], is: bool| {
+            Value::Splat(Splat { scalar: Scalar::Bool(is), shape: shape.to_vec(), dtype: DType::Bool })
+        };
+        self.padded(all(value.shape(), true), &all(&[], false), padding).map(Some)
     }
 
     /// Returns the elements at one position of all windows: a slice with the strides of the windows.
@@ -152,7 +187,8 @@ pub(super) fn padding_rows(stated: &Attribute<'_>, rank: usize) -> Option<Vec<[i
 }
 
 /// Returns the dimension along which each window has all elements up to its own one, or, with `true`, all from its own one on.
-fn prefix(shape: &[i64], windows: &[Window], edges: &[[i64; 2]]) -> Option<(usize, bool)> {
+fn prefix(shape: &[i64], windows: &[Window], padding: &[Padding]) -> Option<(usize, bool)> {
+    let edges: Vec<[i64; 2]> = padding.iter().map(|it| [it.low, it.high]).collect();
     let mut long = (0..windows.len()).filter(|it| windows[*it].size != 1);
     let dim = long.next().filter(|it| long.next().is_none() && windows[*it].size == shape[*it])?;
     let others = (0..edges.len()).all(|at| at == dim || edges[at] == [0, 0]);

@@ -195,7 +195,9 @@ impl<'s> Parser<'s, '_> {
                 && !self.continues_list();
             let element = match kind {
                 TokenKind::Colon | TokenKind::CloseBrace => break,
-                TokenKind::Word | TokenKind::Value | TokenKind::String if is_next_op => break,
+                // `key = …` continues an operation on another line.
+                TokenKind::Word if is_next_op && self.peek_at(1) != Some(TokenKind::Equal) => break,
+                TokenKind::Value | TokenKind::String if is_next_op => break,
                 TokenKind::Word if self.is_word("loc") && self.peek_at(1) == Some(TokenKind::OpenRound) => {
                     break;
                 }

@@ -181,18 +181,19 @@ const STABLEHLO: &[Layer] = &[
 
 /// One file for each kind of operators.
 const STABLEHLO_IMPORT: &[Layer] = &[
-    ("errors numbers types", &[]),
-    ("tensors", BEFORE),
+    ("errors numbers types uniform lift", &[]),
+    ("tensors device_numbers", BEFORE),
     ("constant control dot elementwise fold index manual opaque pad reduce shape", BEFORE),
     ("bits", &["numbers"]),
     ("sort", &["elementwise"]),
     ("extreme", &["elementwise", "reduce"]),
-    ("window", &["pad", "reduce"]),
+    ("window", &["lift", "pad", "reduce"]),
+    ("select_and_scatter", &["lift", "pad", "reduce"]),
     ("convolution", &["constant", "dot", "pad", "window"]),
     // Collectives and scatters combine values as reductions do.
     ("collective gather", &["reduce"]),
-    ("points", &["gather"]),
-    ("scatter", &["gather", "reduce"]),
+    ("points", &["gather", "reduce"]),
+    ("scatter", &["gather", "points", "reduce"]),
     ("selection", &["constant", "gather", "reduce"]),
     // The table names the functions that import operations.
     ("operators", BEFORE),
