@@ -48,6 +48,7 @@ use grammar::{
 use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use lift::Combiner;
 use uniform::Choice;
 
 use crate::{
@@ -261,6 +262,11 @@ impl<'m, 's> Importer<'m, 's> {
         match operators::import(op.name) {
             // In a region with axes that are not manual, JAX states that a number has no sharding.
             _ if op.name == "sdy.sharding_constraint" => Ok(operands),
+            _ if op.name.ends_with("call") => {
+                let function = self.callee(op)?;
+                let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
+                self.in_call(|it| it.combined(Combiner::Region(body), operands))
+            }
             Some(import) if operators::is_elementwise(op.name) => import(self, op, operands),
             _ => Err(self.unsupported_form(op, "in a region that combines elements")),
         }

@@ -99,6 +99,30 @@ impl<'m, 's> Importer<'m, 's> {
         self.bits(bits, dtype)
     }
 
+    /// Counts the bits that are set: those of pairs, of groups of four, and so on (Warren, Hacker's Delight, 5-1).
+    pub(crate) fn population_count(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
+        let [value] = self.operands(op, operands)?;
+        let dtype = value.dtype();
+        let Some(own) = unsigned(dtype) else { return Err(self.unsupported_form(op, "of these elements")) };
+        let size = own.size() as u32 * 8;
+        let mut sums = self.bits(value, own)?;
+        let number = |shape: &[i64], bits: u64| {
+            let scalar = Scalar::Int(wrapped(bits as i64, own).unwrap_or_default());
+            Value::Splat(Splat { scalar, shape: shape.to_vec(), dtype: own })
+        };
+        for step in (0..size.ilog2()).map(|it| 1u32 << it) {
+            // The lower half of each group of `2 * step` bits.
+            let lower = u64::MAX / ((1 << step) + 1);
+            let shape = sums.shape().to_vec();
+            let (lower, step) = (number(&shape, lower), number(&shape, u64::from(step)));
+            let upper = self.shift_right_logical(sums.clone(), step)?;
+            let upper = self.folded_or_mapped(Op::BitAnd, upper, lower.clone(), own)?;
+            let rest = self.folded_or_mapped(Op::BitAnd, sums, lower, own)?;
+            sums = self.folded_or_mapped(Op::Add, upper, rest, own)?;
+        }
+        Ok(vec![self.bits(sums, dtype)?])
+    }
+
     pub(crate) fn bitcast_convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?;

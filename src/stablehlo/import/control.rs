@@ -10,15 +10,27 @@ use crate::{
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
+        let function = self.callee(op)?;
+        let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
+        let results = self.in_call(|it| it.region_with(body, operands))?;
+        self.check_function(function, &results)?;
+        Ok(results)
+    }
+
+    /// Returns the function that an operation calls.
+    pub(super) fn callee(&self, op: &'m Operation<'s>) -> Imported<&'m Operation<'s>> {
         let callee = if op.name == "stablehlo.composite" { "decomposition" } else { "callee" };
         let name = op.symbol(callee).ok_or_else(|| self.missing(op, callee))?;
-        let Some(function) = self.functions.get(name).copied() else {
-            return Err(self.bad_module(
+        self.functions.get(name).copied().ok_or_else(|| {
+            self.bad_module(
                 format!("the module has no function `@{name}`"),
                 "expected a function of the module",
-            ));
-        };
-        let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
+            )
+        })
+    }
+
+    /// Imports the body of a function, which does not know the names of its caller.
+    pub(super) fn in_call(&mut self, import: impl FnOnce(&mut Self) -> Results) -> Results {
         if self.calls == MAX_CALLS {
             return Err(self.bad_module(
                 format!("more than {MAX_CALLS} calls within each other"),
@@ -27,12 +39,10 @@ impl<'m, 's> Importer<'m, 's> {
         }
         self.calls += 1;
         let frame = std::mem::replace(&mut self.frame, self.scopes.len());
-        let results = self.region_with(body, operands);
+        let results = import(self);
         self.frame = frame;
         self.calls -= 1;
-        let results = results?;
-        self.check_function(function, &results)?;
-        Ok(results)
+        results
     }
 
     pub(crate) fn while_loop(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {

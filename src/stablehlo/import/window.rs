@@ -28,53 +28,65 @@ pub(super) const MAX_POSITIONS: i64 = 4096;
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn reduce_window(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
-        let [value, initial] = self.operands(op, operands)?;
-        let (windows, padding) = self.windows(op, value.shape().len())?;
-        let Some(region) = op.regions.first().filter(|it| it.arguments.len() == 2) else {
+        let (values, initial) = operands.split_at(operands.len() / 2);
+        let Some(first) = values.first().filter(|_| operands.len() == 2 * values.len()) else {
+            return Err(self.missing(op, "operands"));
+        };
+        let (shape, dtype) = (first.shape().to_vec(), first.dtype());
+        let (windows, padding) = self.windows(op, shape.len())?;
+        let Some(region) = op.regions.first().filter(|it| it.arguments.len() == operands.len()) else {
             return Err(self.unsupported_form(op, NO_REDUCER));
         };
-        let reducer = Reducer::of_region(region, value.dtype());
-        let is_neutral = initial
+        if values.iter().any(|it| it.shape() != shape) {
+            return Err(self.bad_module("the operands have different shapes", "expected equal shapes"));
+        }
+        let reducer = Reducer::of_region(region, dtype);
+        let is_neutral = initial[0]
             .constant()
-            .is_some_and(|it| reducer.is_some_and(|reducer| reducer.is_neutral(it, value.dtype())));
+            .is_some_and(|it| reducer.is_some_and(|reducer| reducer.is_neutral(it, dtype)));
         let is_plain = is_neutral
             && windows.iter().all(|it| it.stride == 1 && it.dilation == 1)
             && padding.iter().all(|it| it.interior == 0);
-        if let Some((dim, is_reversed)) = prefix(value.shape(), &windows, &padding).filter(|_| is_plain)
+        if let Some((dim, is_reversed)) = prefix(&shape, &windows, &padding).filter(|_| is_plain)
             && let Some(reducer) = reducer
         {
-            return Ok(vec![self.scanned(op, value, reducer, dim, is_reversed)?]);
+            return Ok(vec![self.scanned(op, values[0].clone(), reducer, dim, is_reversed)?]);
         }
         let positions = self.positions(op, &windows)?;
         // XLA does not count the padding, other than the specification of StableHLO.
-        let is_element = if is_neutral { None } else { self.elements_in(&value, &padding)? };
-        let value = self.padded(value, &initial, &padding)?;
-        let mut result: Option<Value> = None;
+        let is_element = if is_neutral { None } else { self.elements_in(&values[0], &padding)? };
+        let padded =
+            values.iter().zip(initial).map(|(it, initial)| self.padded(it.clone(), initial, &padding));
+        let padded = padded.collect::<Imported<Vec<_>>>()?;
+        let mut found: Vec<Value> = Vec::new();
         for position in 0..positions {
-            let own = self.window_elements(op, value.clone(), &windows, position)?;
-            let before = match result {
-                None if is_neutral => {
-                    result = Some(own);
-                    continue;
-                }
-                None => self.broadcast_value(initial.clone(), &[], own.shape())?,
-                Some(it) => it,
-            };
+            let own = padded.iter().map(|it| self.window_elements(op, it.clone(), &windows, position));
+            let own = own.collect::<Imported<Vec<_>>>()?;
+            if found.is_empty() && is_neutral {
+                found = own;
+                continue;
+            }
+            if found.is_empty() {
+                let start = initial.iter().map(|it| self.broadcast_value(it.clone(), &[], own[0].shape()));
+                found = start.collect::<Imported<_>>()?;
+            }
             let mut after = match reducer {
-                Some(reducer) => self.binary_values(reducer.name(), before.clone(), own)?,
+                Some(reducer) => {
+                    vec![self.binary_values(reducer.name(), found[0].clone(), own[0].clone())?]
+                }
                 None => {
-                    let combined = self.combined(Combiner::Region(region), vec![before.clone(), own])?;
-                    let [it] = self.operands(op, combined)?;
-                    it
+                    self.combined(Combiner::Region(region), found.iter().chain(&own).cloned().collect())?
                 }
             };
             if let Some(it) = &is_element {
                 let own = self.window_elements(op, it.clone(), &windows, position)?;
-                after = self.select_values(own, after, before)?;
+                let chosen = after.into_iter().zip(found);
+                let chosen = chosen.map(|(after, before)| self.select_values(own.clone(), after, before));
+                after = chosen.collect::<Imported<_>>()?;
             }
-            result = Some(after);
+            found = after;
         }
-        result.map(|it| vec![it]).ok_or_else(|| self.missing(op, "window_dimensions"))
+        Ok(found)
     }
 
     /// Returns the windows of an operation, and the padding of its operand.
