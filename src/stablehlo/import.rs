@@ -7,6 +7,7 @@
 
 mod bits;
 mod collective;
+mod complex;
 mod constant;
 mod control;
 mod convolution;
@@ -16,6 +17,7 @@ mod elementwise;
 mod errors;
 mod extreme;
 mod fold;
+mod fourier;
 mod gather;
 mod index;
 mod lift;
@@ -49,6 +51,7 @@ use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use lift::Combiner;
+use operators::Import;
 use uniform::Choice;
 
 use crate::{
@@ -106,6 +109,10 @@ pub(crate) struct Importer<'m, 's> {
     has_one_device: bool,
     /// The values of the numbers that the host computes, one for each device.
     device_values: FxHashMap<ExprId, Arc<[i64]>>,
+    /// The parts of complex tensors, and whether the program stores the tensor.
+    complex_parts: FxHashMap<TensorId, ([Value; 2], bool)>,
+    /// Whether an operation is imported for a part of complex numbers.
+    has_parts: bool,
     /// The branches around the operation, outermost first.
     choices: Vec<Choice>,
 }
@@ -193,7 +200,7 @@ impl<'m, 's> Importer<'m, 's> {
         for (at, value) in results.into_iter().enumerate().filter(|(at, _)| !is_token(*at)) {
             let own = main.result_attributes.get(at).map(Vec::as_slice);
             let attributes = generic_attributes(stated, at).or(own).unwrap_or(&[]);
-            let mut tensor = self.materialized(value);
+            let mut tensor = self.stored(value);
             if let Some(sharding) =
                 self.sharding(Attribute::find(attributes, "sdy.sharding"), &tensor.shape)?
             {
@@ -202,7 +209,8 @@ impl<'m, 's> Importer<'m, 's> {
             if inputs.contains(&tensor.id) || outputs.contains(&tensor.id) {
                 let mesh = Arc::clone(self.out.mesh(tensor.id));
                 let dims = self.out.dims(tensor.id).iter().filter(|it| !it.is_reduced).cloned().collect();
-                let copy = self.out.tensor(dims, tensor.dtype, mesh);
+                let dtype = tensor.dtype.part().unwrap_or(tensor.dtype);
+                let copy = self.out.tensor(dims, dtype, mesh);
                 self.out.assign(copy, apply(Op::Set, [tensor.id]));
                 tensor.id = copy;
             }
@@ -250,10 +258,18 @@ impl<'m, 's> Importer<'m, 's> {
         if operators::combines(op.name) {
             self.check_combination(op, &operands)?;
         }
-        let results = import(self, op, operands)?;
+        let results = self.imported(op, import, operands)?;
         match op.attribute(&["sdy.sharding"]) {
             Some(stated) => self.with_shardings(op, stated, results),
             None => Ok(results),
+        }
+    }
+
+    fn imported(&mut self, op: &'m Operation<'s>, import: Import<'m, 's>, operands: Vec<Value>) -> Results {
+        if Self::is_complex(op, &operands) {
+            self.complex_operation(op, import, operands)
+        } else {
+            import(self, op, operands)
         }
     }
 
@@ -267,7 +283,7 @@ impl<'m, 's> Importer<'m, 's> {
                 let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
                 self.in_call(|it| it.combined(Combiner::Region(body), operands))
             }
-            Some(import) if operators::is_elementwise(op.name) => import(self, op, operands),
+            Some(import) if operators::is_elementwise(op.name) => self.imported(op, import, operands),
             _ => Err(self.unsupported_form(op, "in a region that combines elements")),
         }
     }

@@ -156,7 +156,7 @@ pub(crate) enum Attribute<'s> {
     FunctionType(Vec<Type<'s>>, Vec<Type<'s>>),
     /// Another type, which no operation needs.
     Type,
-    /// `"x":(1)2`: a part of an axis. `?`. A complex number.
+    /// `"x":(1)2`: a part of an axis. `?`.
     Other(&'s str),
 }
 

@@ -14,9 +14,10 @@ use hir_ir::build::{apply, op};
 use super::{
     Imported, Importer, Results,
     numbers::{integer, rounded},
+    types::pairs_of,
 };
 use crate::{
-    tree::{Attribute, Operation},
+    tree::{Attribute, Operation, TensorType},
     value::{Scalar, Splat, Tensor, Value},
 };
 
@@ -25,7 +26,7 @@ const MAX_LISTED: usize = 64;
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let mut stated = op.attribute(&["value"]).into_iter().chain(&op.positional);
         let Some(stated @ Attribute::Dense(items, own)) = stated.next() else {
             return Err(self.unsupported_form(op, "its value is not `dense<…>`"));
@@ -34,6 +35,12 @@ impl<'m, 's> Importer<'m, 's> {
             let message = format!("the value of a constant of type `{ty}` has the type `{own}`");
             return Err(self.bad_module(message, "expected one type"));
         }
+        let is_complex = ty.dtype.part().is_some();
+        // Complex numbers are pairs.
+        let ty = match ty.dtype.part() {
+            Some(dtype) => TensorType { shape: pairs_of(&ty.shape), dtype },
+            None => ty,
+        };
         let count: i64 = ty.shape.iter().product();
         let mut values = Vec::new();
         stated.flatten(&mut values);
@@ -64,6 +71,10 @@ impl<'m, 's> Importer<'m, 's> {
             ));
         };
         match &numbers[..] {
+            // One complex number for all elements.
+            pair @ [_, _] if is_complex && count != 2 => {
+                Ok(vec![Value::Tensor(self.listed(pair, 2, ty.dtype))])
+            }
             [] if count == 0 => {
                 Ok(vec![Value::Splat(Splat { scalar: zero(ty.dtype), shape: ty.shape, dtype: ty.dtype })])
             }
@@ -86,7 +97,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Adds the statement that makes a tensor of the bytes of its elements.
-    fn of_bytes(&mut self, shape: &[i64], dtype: DType, bytes: Arc<[u8]>) -> Tensor {
+    pub(super) fn of_bytes(&mut self, shape: &[i64], dtype: DType, bytes: Arc<[u8]>) -> Tensor {
         self.emit(0, shape, dtype, op(Op::Constant).with(attr::BYTES, bytes))
     }
 
@@ -98,7 +109,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let dim = self.dimension(op, &["dim", "iota_dimension"], ty.shape.len())?;
         let extent = ty.shape[dim];
         let it = self.iota_along(dim, extent, &ty.shape, ty.dtype)?;

@@ -82,7 +82,7 @@ impl Layout {
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn convolution(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [image, kernel] = self.operands(op, operands)?;
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let groups = |name: &str| op.int(&[name]).unwrap_or(1);
         let (feature_groups, batch_groups) = (groups("feature_group_count"), groups("batch_group_count"));
         let Some(stated) = op.attribute(&["dim_numbers", "dimension_numbers"]) else {

@@ -32,7 +32,7 @@ impl Roles {
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn dot_general(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a, b] = self.operands(op, operands)?;
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let (batch, contracted) = dimension_numbers(op);
         let roles = Roles::of(a.shape().len(), &batch.0, &contracted.0).zip(Roles::of(
             b.shape().len(),

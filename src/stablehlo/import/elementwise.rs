@@ -178,6 +178,15 @@ impl<'m, 's> Importer<'m, 's> {
         if let Some(Scalar::Bool(it)) = pred.constant() {
             return Ok(if *it { a } else { b });
         }
+        if a.dtype().part().is_some() {
+            let others = b;
+            let both = self.parts_of(&others)?;
+            let mut both = both.into_iter();
+            return self.each_part(a, |it, own| {
+                let other = both.next().unwrap_or_else(|| own.clone());
+                it.select_values(pred.clone(), own, other)
+            });
+        }
         let (shape, dtype) = (a.shape().to_vec(), a.dtype());
         if let (Value::Splat(p), Value::Splat(x), Value::Splat(y)) = (&pred, &a, &b)
             && dtype.is_integral()

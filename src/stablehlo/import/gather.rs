@@ -223,7 +223,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [operand, indices] = self.operands(op, operands)?;
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let shape = operand.shape().to_vec();
         let names = [
             "offset_dims",

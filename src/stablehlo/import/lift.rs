@@ -28,6 +28,9 @@ impl<'m, 's> Importer<'m, 's> {
             Combiner::Operator(name) => {
                 let [a, b] = arguments.try_into().map_err(|_| self.unsupported(name))?;
                 let name = name.rsplit('.').next().unwrap_or_default();
+                if name == "multiply" && a.dtype().part().is_some() {
+                    return Ok(vec![self.multiplied(&a, &b)?]);
+                }
                 return Ok(vec![self.binary_values(name, a, b)?]);
             }
         };
@@ -80,7 +83,11 @@ impl<'m, 's> Importer<'m, 's> {
     /// Returns the value of a name for all elements: numbers are those of each.
     fn lifted_use(&mut self, it: &Use<'s>, shape: &[i64]) -> Imported<Value> {
         let value = self.value(it)?;
-        if value.shape().is_empty() { self.broadcast_value(value, &[], shape) } else { Ok(value) }
+        if value.shape().is_empty() {
+            self.each_part(value, |it, part| it.broadcast_value(part, &[], shape))
+        } else {
+            Ok(value)
+        }
     }
 
     /// Returns the reduction of values by a region: neighbours are combined until one element is left, as the specification allows.
@@ -96,52 +103,58 @@ impl<'m, 's> Importer<'m, 's> {
         let rest: Vec<i64> = kept.iter().map(|it| shape[*it]).collect();
         let order: Vec<usize> = dims.iter().copied().chain(kept).collect();
         let mut count = dims.iter().map(|it| shape[*it]).product::<i64>();
-        let start: Imported<Vec<_>> =
-            initial.into_iter().map(|it| self.broadcast_value(it, &[], &rest)).collect();
+        let start: Imported<Vec<_>> = initial
+            .into_iter()
+            .map(|it| self.each_part(it, |it, part| it.broadcast_value(part, &[], &rest)))
+            .collect();
         let start = start?;
         if count == 0 {
             return Ok(start);
         }
         let mut parts = Vec::with_capacity(values.len());
         for it in values {
-            let it = self.materialized(it);
-            let it = self.permuted(it, &order);
             let line: Vec<i64> = [count].into_iter().chain(rest.iter().copied()).collect();
-            parts.push(Value::Tensor(self.reshaped(it, &line)));
+            parts.push(self.each_part(it, |importer, it| {
+                let it = importer.materialized(it);
+                let it = importer.permuted(it, &order);
+                Ok(Value::Tensor(importer.reshaped(it, &line)))
+            })?);
         }
         while count > 1 {
             let pairs = count / 2;
-            let mut every_second = |first: i64| -> Vec<Value> {
+            let mut every_second = |first: i64| -> Results {
                 let part = |it: &Value| self.rows_of(it, [first, 2 * pairs, 2]);
                 parts.iter().map(part).collect()
             };
-            let (mut all, right) = (every_second(0), every_second(1));
+            let (mut all, right) = (every_second(0)?, every_second(1)?);
             all.extend(right);
-            let joined = self.combined(region, all)?;
-            parts = if count % 2 == 0 {
-                joined
-            } else {
-                let last: Vec<Value> =
-                    parts.iter().map(|it| self.rows_of(it, [2 * pairs, count, 1])).collect();
-                joined.into_iter().zip(last).map(|(it, last)| self.joined(vec![it, last], 0)).collect()
-            };
+            let mut joined = self.combined(region, all)?;
+            if count % 2 == 1 {
+                for (it, all) in joined.iter_mut().zip(&parts) {
+                    let last = self.rows_of(all, [2 * pairs, count, 1])?;
+                    *it = self.joined_rows(it.clone(), last)?;
+                }
+            }
+            parts = joined;
             count = pairs + count % 2;
         }
-        let one = |importer: &mut Self, it: Value| {
-            let it = importer.materialized(it);
-            Value::Tensor(importer.reshaped(it, &rest))
-        };
-        let found: Vec<Value> = parts.into_iter().map(|it| one(self, it)).collect();
+        let found = parts.into_iter().map(|it| {
+            self.each_part(it, |importer, it| {
+                let it = importer.materialized(it);
+                Ok(Value::Tensor(importer.reshaped(it, &rest)))
+            })
+        });
+        let found = found.collect::<Imported<Vec<_>>>()?;
         self.combined(region, start.into_iter().chain(found).collect())
     }
 
     /// Returns a range of the first dimension.
-    fn rows_of(&mut self, value: &Value, range: [i64; 3]) -> Value {
+    fn rows_of(&mut self, value: &Value, range: [i64; 3]) -> Imported<Value> {
         let mut ranges: Vec<[i64; 3]> = value.shape().iter().map(|extent| [0, *extent, 1]).collect();
         if let Some(first) = ranges.first_mut() {
             *first = range;
         }
-        self.sliced(value.clone(), &ranges)
+        self.each_part(value.clone(), |it, part| Ok(it.sliced(part, &ranges)))
     }
 
     /// Returns a table to whose rows of these numbers the updates are combined, one after the other.
@@ -163,10 +176,10 @@ impl<'m, 's> Importer<'m, 's> {
         let (number, updates) = (Value::Tensor(number), Value::Tensor(updates));
         let mut table = Value::Tensor(table);
         for at in 0..count {
-            let own = self.rows_of(&number, [at, at + 1, 1]);
+            let own = self.rows_of(&number, [at, at + 1, 1])?;
             let own = self.broadcast_value(own, &[0], &shape)?;
             let is_own = self.folded_or_mapped(Op::Eq, places.clone(), own, DType::Bool)?;
-            let update = self.rows_of(&updates, [at, at + 1, 1]);
+            let update = self.rows_of(&updates, [at, at + 1, 1])?;
             let update = self.broadcast_value(update, &all, &shape)?;
             let written = self.combined(Combiner::Region(region), vec![table.clone(), update])?;
             let [written] = self.operands(op, written)?;

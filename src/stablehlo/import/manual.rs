@@ -86,7 +86,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let mut values = Vec::with_capacity(operands.len());
         for (value, sharding) in operands.into_iter().zip(&inputs) {
-            values.push(self.entered(value, sharding, &region));
+            values.push(self.each_part(value, |it, part| Ok(it.entered(part, sharding, &region)))?);
         }
         self.region = Some(region.clone());
         let results = self.region_with(body, values);
@@ -100,7 +100,7 @@ impl<'m, 's> Importer<'m, 's> {
         })?;
         let mut left = Vec::with_capacity(results.len());
         for ((value, ty), sharding) in results.into_iter().zip(&types).zip(&outputs) {
-            left.push(self.left(value, &ty.shape, sharding, &region));
+            left.push(self.each_part(value, |it, part| Ok(it.left(part, &ty.shape, sharding, &region)))?);
         }
         self.region = None;
         Ok(left)

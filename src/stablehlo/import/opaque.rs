@@ -29,7 +29,7 @@ impl<'m, 's> Importer<'m, 's> {
         let mut inputs: Vec<Operand> = Vec::with_capacity(operands.len());
         let is_token = |at: usize| op.operand_types.get(at).is_some_and(Type::is_token);
         for (_, it) in operands.into_iter().enumerate().filter(|(at, _)| !is_token(*at)) {
-            let it = self.materialized(it);
+            let it = self.stored(it);
             inputs.push(self.on_axes(it, axes).id.into());
         }
         let (mut outputs, mut results) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ impl<'m, 's> Importer<'m, 's> {
                 results.push(Value::token());
                 continue;
             }
-            let ty = self.result_type(op, at)?.clone();
+            let ty = self.result_type(op, at)?;
             let it = self.tensor(axes, &ty.shape, ty.dtype);
             self.out.allocate(it.id);
             outputs.push(Operand::Tensor(it.id));

@@ -43,8 +43,8 @@ pub(crate) fn is_terminator(name: &str) -> bool {
 /// Returns whether an operator computes each element of its result from those at the same place of its operands.
 pub(crate) fn is_elementwise(name: &str) -> bool {
     let is_named = ROWS.get(name).and_then(|row| OPERATORS.get(*row)).is_some_and(|it| it.1 == OF_THIS_NAME);
-    let others = ["constant", "compare", "select", "convert", "clamp", "popcnt", "reduce_precision"];
-    is_named || name.strip_prefix("stablehlo.").is_some_and(|it| others.contains(&it))
+    let others = "constant compare select convert clamp popcnt reduce_precision complex real imag";
+    is_named || name.strip_prefix("stablehlo.").is_some_and(|it| others.split(' ').any(|other| other == it))
 }
 
 /// What stands for an operator that Host IR has.
@@ -76,6 +76,8 @@ operators! {
     "stablehlo.concatenate": "`cat`" => concatenate;
     "stablehlo.dynamic_slice": "`slice` for starts that the host computes; `takeAlongAxis` for those of tensors" => dynamic_slice;
     "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy; for those of tensors, `where`" => dynamic_update_slice;
+    "stablehlo.complex, stablehlo.real, stablehlo.imag": "nothing: complex numbers are pairs of floats" => complex_parts_of;
+    "stablehlo.fft": "`matmul` with matrices of cosines and sines along each dimension" => complex_parts_of;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
     "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel and each group, and their sum" => convolution;
     "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons; for other regions, their operators on `slice`s" => reduce;

@@ -113,7 +113,8 @@ impl Reducer {
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let mut operands = operands;
-        let initial_values: Vec<Value> = self.initial_values(op)?;
+        // The parts of complex ones are operands.
+        let initial_values = if self.has_parts { Vec::new() } else { self.initial_values(op)? };
         let initial =
             if initial_values.is_empty() { operands.split_off(operands.len() / 2) } else { initial_values };
         let dims = op.ints(&["dimensions"]).ok_or_else(|| self.missing(op, "dimensions"))?;
@@ -138,7 +139,10 @@ impl<'m, 's> Importer<'m, 's> {
             applied.or_else(|| Reducer::of_result(op.regions.first()?, at, dtype))
         };
         let is_matched = op.regions.first().is_none_or(|it| it.arguments.len() == 2 * operands.len());
-        let reducers = (0..operands.len()).map(reducer).collect::<Option<Vec<_>>>().filter(|_| is_matched);
+        let reducers = (0..operands.len())
+            .map(reducer)
+            .collect::<Option<Vec<_>>>()
+            .filter(|_| is_matched && operands.iter().all(|it| it.dtype().part().is_none()));
         let Some(reducers) = reducers else {
             let region = op.regions.first().filter(|it| it.arguments.len() == 2 * operands.len());
             let operator = words.clone().find(|it| it.starts_with("stablehlo."));

@@ -19,7 +19,7 @@ use crate::{
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn broadcast_in_dim(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
-        let ty = self.result_type(op, 0)?.clone();
+        let ty = self.result_type(op, 0)?;
         let dims = op.ints(&["dims", "broadcast_dimensions"]).ok_or_else(|| self.missing(op, "dims"))?;
         let fits = |at: usize, dim: &i64| {
             let to = usize::try_from(*dim).ok().and_then(|it| ty.shape.get(it));

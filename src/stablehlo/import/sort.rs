@@ -94,9 +94,8 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected at most all elements",
             ));
         };
-        let key = self.total_order(value.clone())?;
-        let (it, key) = (self.materialized(value), self.materialized(key));
-        let order = Value::Tensor(self.sorted_places(&key, dim, true));
+        let it = self.materialized(value);
+        let order = Value::Tensor(self.sorted_places(&it, dim, true));
         let mut ranges: Vec<[i64; 3]> = it.shape.iter().map(|extent| [0, *extent, 1]).collect();
         ranges[dim][1] = count;
         let places = self.sliced(order, &ranges);

@@ -30,10 +30,12 @@ impl<'s> Importer<'_, 's> {
         }
     }
 
-    /// Returns the type of a result.
-    pub(super) fn result_type<'a>(&self, op: &'a Operation<'_>, at: usize) -> Imported<&'a TensorType> {
+    /// Returns the type of a result, or that of its parts where they are imported.
+    pub(super) fn result_type(&self, op: &Operation<'_>, at: usize) -> Imported<TensorType> {
         let ty = op.result_types.get(at).ok_or_else(|| self.missing(op, "type"))?;
-        self.tensor_type(ty)
+        let ty = self.tensor_type(ty)?.clone();
+        let part = ty.dtype.part().filter(|_| self.has_parts);
+        Ok(TensorType { dtype: part.unwrap_or(ty.dtype), ..ty })
     }
 
     pub(super) fn sharding(
@@ -79,7 +81,7 @@ impl<'s> Importer<'_, 's> {
             Some(it) => (self.sharded_dims(shape, it), self.grid(it.mesh)),
             None => (shape.iter().copied().map(Dim::of).collect(), Arc::clone(&self.no_mesh)),
         };
-        self.out.tensor(dims, dtype, mesh)
+        self.declare_on(dims, dtype, mesh)
     }
 
     /// Returns a tensor with this sharding. A sum whose sharding nothing states gets it in place, so that it need not be
@@ -118,7 +120,14 @@ impl<'s> Importer<'_, 's> {
     /// Declares a tensor with these dimensions, behind those of devices.
     pub(super) fn declare(&mut self, dims: Vec<Dim>, dtype: DType) -> TensorId {
         let mesh = self.region_grid();
-        self.out.tensor(dims, dtype, mesh)
+        self.declare_on(dims, dtype, mesh)
+    }
+
+    /// Declares a tensor with these dimensions on a mesh. Complex numbers are pairs in a dimension behind them.
+    pub(super) fn declare_on(&mut self, mut dims: Vec<Dim>, dtype: DType, mesh: Arc<Mesh>) -> TensorId {
+        let part = dtype.part();
+        dims.extend(part.map(|_| Dim::of(2)));
+        self.out.tensor(dims, part.unwrap_or(dtype), mesh)
     }
 
     /// Returns the devices of values here.

@@ -114,7 +114,8 @@ impl<'s> Importer<'_, 's> {
         let number = types.len();
         let is_one = !op.has_function_type && number == 1;
         let is_select = !op.has_function_type && op.name == "stablehlo.select" && (count, number) == (3, 2);
-        let is_result = !op.has_function_type && count == 0;
+        // The type of the result.
+        let is_result = !op.has_function_type && (count == 0 || op.name == "stablehlo.complex");
         if !(number == count || is_one || is_select || is_result) {
             let message = format!(
                 "`{}` states another number of types than of operands: {number}, not {count}",
@@ -122,6 +123,7 @@ impl<'s> Importer<'_, 's> {
             );
             return Err(contradiction(op.span, message, "expected a type for each operand"));
         }
+        let count = if is_result { 0 } else { count };
         Ok((0..count).filter_map(move |at| types.get(if is_one { 0 } else { at.min(number - 1) })))
     }
 
@@ -147,6 +149,11 @@ impl<'s> Importer<'_, 's> {
 /// Returns the type of a value.
 pub(super) fn type_of(value: &Value) -> TensorType {
     TensorType { shape: value.shape().to_vec(), dtype: value.dtype() }
+}
+
+/// Returns the shape of the pairs of floats that complex numbers of a shape are.
+pub(super) fn pairs_of(shape: &[i64]) -> Vec<i64> {
+    shape.iter().copied().chain([2]).collect()
 }
 
 /// Returns the initial values of the pretty spelling.

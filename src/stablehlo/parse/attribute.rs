@@ -116,8 +116,12 @@ impl<'s> Parser<'s, '_> {
             // A complex number.
             TokenKind::OpenRound if self.peek_at(1) == Some(TokenKind::Number) => {
                 self.at += 1;
-                self.list(TokenKind::CloseRound, "`,` or `)`", |it| it.plain_attribute().map(drop))?;
-                Attribute::Other(text)
+                let mut parts = Vec::new();
+                self.list(TokenKind::CloseRound, "`,` or `)`", |it| {
+                    parts.push(it.plain_attribute()?);
+                    Ok(())
+                })?;
+                Attribute::Array(parts)
             }
             // A function type.
             TokenKind::OpenRound => {

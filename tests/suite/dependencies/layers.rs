@@ -172,8 +172,9 @@ const LSP: &[Layer] = &[
 
 /// Text to tree, and tree to the text of a program.
 const STABLEHLO: &[Layer] = &[
-    ("token tree value", &[]),
-    ("sharding unique_names", &["tree"]),
+    ("token tree", &[]),
+    ("value", &["tree"]),
+    ("sharding unique_names", &["tree", "value"]),
     ("parse", &["token", "tree", "unique_names"]),
     ("import", &["sharding", "tree", "value"]),
     ("lib", ALL),
@@ -190,6 +191,7 @@ const STABLEHLO_IMPORT: &[Layer] = &[
     ("window", &["lift", "pad", "reduce"]),
     ("select_and_scatter", &["lift", "pad", "reduce"]),
     ("convolution", &["constant", "dot", "pad", "window"]),
+    ("fourier", &["dot"]),
     // Collectives and scatters combine values as reductions do.
     ("collective gather", &["reduce"]),
     ("points", &["gather", "reduce"]),
@@ -197,6 +199,7 @@ const STABLEHLO_IMPORT: &[Layer] = &[
     ("selection", &["constant", "gather", "reduce"]),
     // The table names the functions that import operations.
     ("operators", BEFORE),
+    ("complex", &["elementwise", "operators", "reduce", "types"]),
 ];
 
 const DRIVER: &[Layer] = &[
