@@ -33,6 +33,7 @@
 //!   (`layouts`);
 //! * on a certificate of a pair that differs in infinities or NaNs, if there are more than before
 //!   (`certify_exceptions`);
+//! * on a test of StableHLO's interpreter that differs (`stablehlo_conformance`);
 //! * on a long sentence of a page (`prose`);
 //! * on a race of a long program that the checker does not report, or that does not exist (`long_streams`);
 //! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
@@ -116,6 +117,7 @@ mod suite {
     pub mod setting;
     pub mod shared_builds;
     pub mod signals;
+    pub mod stablehlo_conformance;
     pub mod stdout;
     pub mod stuck;
     pub mod timeline;
@@ -186,6 +188,7 @@ fn main() -> ExitCode {
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(recorded::trials());
+    trials.extend(stablehlo_conformance::trials());
     trials.extend(measured::trials());
     trials.extend(timeline::trials());
     trials.extend(perfetto::trials());
