@@ -3,7 +3,12 @@
 //! `tests/conformance/stablehlo.mlir` has a small one of each operation, unchanged. `HIR_STABLEHLO=DIR` runs all files of
 //! `stablehlo/testdata` instead (https://github.com/openxla/stablehlo), and prints how many pass, by operation.
 
-use std::{collections::BTreeMap, env, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{self, Write},
+    path::Path,
+};
 
 use hir_tensor::dense::DenseTensor;
 use libtest_mimic::{Failed, Trial};
@@ -85,7 +90,7 @@ fn run(name: &str, text: &str) -> Result<(), String> {
 /// Runs all files of a folder and prints the rate of each operation.
 fn run_folder(folder: &Path) -> Result<(), Failed> {
     let mut rates: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    let mut faults = String::new();
+    let (mut faults, mut out) = (String::new(), io::stdout());
     let mut files: Vec<_> =
         fs::read_dir(folder)?.map(|it| it.map(|it| it.path())).collect::<Result<_, _>>()?;
     files.sort();
@@ -104,12 +109,14 @@ fn run_folder(folder: &Path) -> Result<(), Failed> {
             Err(why) if why == "differs" && !EXPLAINED.iter().any(|it| it.0 == name) => {
                 faults.push_str(&format!("{name} differs\n"));
             }
-            Err(why) => println!("{name}: {why}"),
+            Err(why) => writeln!(out, "{name}: {why}")?,
         }
     }
-    rates.iter().for_each(|(name, [passed, all])| println!("{name}\t{passed} of {all}"));
+    for (name, [passed, all]) in &rates {
+        writeln!(out, "{name}\t{passed} of {all}")?;
+    }
     let [passed, all] = rates.values().fold([0, 0], |sum, it| [sum[0] + it[0], sum[1] + it[1]]);
-    println!("{passed} of {all}");
+    writeln!(out, "{passed} of {all}")?;
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
 }
 
