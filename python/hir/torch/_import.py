@@ -241,7 +241,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         return args[0][args[1]] if isinstance(args[0], tuple) else _opaque(call, node, args, kwargs)
     if node.target == BY_RANK:
         return of_each_rank(call, args[0])
-    if node.target.startswith(("_operator.", "math.")):
+    if node.target.startswith(("_operator.", "math.", "aten.sym_")):
         if node.target in ARITHMETIC and any(isinstance(it, Value) for it in args):
             return arithmetic(call, args)
         # Arithmetic on sizes, which have the values of the example.
