@@ -71,12 +71,14 @@ def functions() -> dict[str, Callable[..., Any]]:
         return torch.complex(*(it * scale for it in parts))
 
     def complex_to_complex(x: Any, dims: Sequence[int], normalization: int, forward: bool) -> Any:
-        parts = transformed(*torch.view_as_real(x).unbind(-1), dims, -1 if forward else 1)
+        real, imaginary = torch.view_as_real(x).unbind(-1)
+        parts = transformed(real, imaginary, dims, -1 if forward else 1)
         scale = factor(normalization, [x.shape[it] for it in dims])
         return torch.complex(*(it * scale for it in parts))
 
     def complex_to_real(x: Any, dims: Sequence[int], normalization: int, last: int) -> Any:
-        real, imaginary = transformed(*torch.view_as_real(x).unbind(-1), dims[:-1], 1)
+        real, imaginary = torch.view_as_real(x).unbind(-1)
+        real, imaginary = transformed(real, imaginary, dims[:-1], 1)
         dim, half = dims[-1], last // 2 + 1
         cosine, sine = (it[:half] for it in waves(last, last, 1, real.dtype))
         # The other half of the operand is the conjugate of this one.
