@@ -125,6 +125,8 @@ def test_another_backend_compiles_forward_and_backward_graph_as_one():
         compare(unknown, tensor(4), run="auto", fallback=broken)
     with pytest.raises(hir.torch.TorchImportError, match="hir does not run the joint graph: .*bessel_j0"):
         compare(unknown, tensor(4))
+    with pytest.raises(hir.torch.TorchImportError, match="aten.mul.Tensor` .hir does not know the argument `2j`"):
+        compare(lambda x: (x.to(torch.complex64) * 2j).imag * x, tensor(4))
 
 
 def broken(module, inputs):

@@ -77,7 +77,7 @@ def core_without_rule():
 
 def test_samples_are_right_or_refused():
     count, names = core_without_rule()
-    lines = [f"core aten: {count - len(names)} of {count} overloads have a rule or a decomposition, or are drawn by PyTorch; not {', '.join(names)}"]
+    lines = [f"PyTorch {'.'.join(torch.__version__.split('.')[:2])}, core aten: {count - len(names)} of {count} overloads have a rule or a decomposition, or are drawn by PyTorch; not {', '.join(names)}"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, operator in operators():
@@ -90,4 +90,5 @@ def test_samples_are_right_or_refused():
     if os.environ.get("INSTA_UPDATE") == "always":
         TABLE.write_text(text)
     assert "wrong" not in text
-    assert TABLE.read_text() == text
+    # Other versions have other operators.
+    assert TABLE.read_text().partition(",")[0] != text.partition(",")[0] or TABLE.read_text() == text

@@ -17,6 +17,7 @@ from ._graph import (
     DifferentRanks,
     Graph,
     Node,
+    Other,
     Ref,
     TensorType,
     TorchFaultError,
@@ -271,7 +272,8 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     except TorchImportError as error:
         reason = error.reason
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
-        reason = f"hir does not know these arguments: {error}"
+        others = [it.text for it in args if isinstance(it, Other)]
+        reason = f"hir does not know the argument `{others[0]}`" if others else f"hir does not know these arguments: {error}"
     if is_communication(node):
         raise TorchImportError(reason, node)
     builder.program.back_to(before)
