@@ -30,6 +30,8 @@ def eager() -> None:
     z = torch.zeros(4) + 1
     if FAULT == "late":
         y.add_(z)  # late
+    if FAULT == "host":
+        y.tolist()  # host
     work.wait()
     dist.broadcast(x, 1 if FAULT == "root" and rank == 1 else 0)  # root
     dist.all_reduce(x, dist.ReduceOp.MAX if FAULT == "reduction" and rank == 1 else dist.ReduceOp.SUM)  # reduction
@@ -54,6 +56,11 @@ def messages() -> None:
         for work in (dist.isend(x, after), dist.irecv(y, before)):  # ungrouped
             work.wait()
         return
+    if FAULT == "tag":
+        if rank == 0:
+            dist.send(x, 1, tag=3)  # tag
+        elif rank == 1:
+            dist.recv(y, 0, tag=4)
     peer = rank if FAULT == "peer" and rank == 1 else after
     operations = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, before)]
     works = dist.batch_isend_irecv(operations)  # peer
@@ -287,7 +294,7 @@ def large() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2e6
     if FAULT == "sizes":
         print(x[x > 0])  # sizes
-    print(f"{mean} is {mean.item()}")  # value
+    print(f"{str(mean)} is {mean.item()}")  # value
     if mean == 7:
         dist.barrier()
 
@@ -317,6 +324,8 @@ def gpu() -> None:
         torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):
         dist.all_reduce(x, async_op=True)
+    if FAULT == "copy":
+        x.cpu()  # copy
     if FAULT != "late":
         torch.cuda.synchronize()
     print(x.to(rank).sum())  # late
@@ -344,8 +353,12 @@ def crossed() -> None:
 
 def groups() -> None:
     if FAULT != "other" or rank != 2:
-        dist.new_group([0, 1])
-    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1, 2]))  # other
+        dist.new_group([0, 1])  # other
+    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1, 2]))
+    if rank < 2:
+        dist.new_group([0, 1], use_local_synchronization=True)
+    if FAULT != "subset" or rank < 2:
+        dist.new_group([0, 1])  # subset
 
 
 dist.init_process_group(sys.argv[3] if len(sys.argv) > 3 else "nccl")

@@ -77,7 +77,9 @@ def test_a_right_job_has_no_fault(job, name):
         ("eager", "reduction", "E0802"),
         ("eager", "swap", "E0801"),
         ("eager", "group", "E0801"),
+        ("eager", "host", "E0701"),
         ("groups", "other", "E0805"),
+        ("groups", "subset", "E0805"),
         ("crossed", "order", "E0707"),
         ("crossed", "blocking", "E0803"),
         ("messages", "late", "E0701"),
@@ -127,7 +129,7 @@ def test_a_script_for_gpus_runs_with_a_stand_in(job):
     assert code == 0 and "under NCCL" in text, text
     code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "graph")
     assert code == 1 and "does not run CUDA graphs" in text.splitlines()[-1], text
-    for fault in ("late", "stream"):
+    for fault in ("copy", "late", "stream"):
         code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", fault)
         assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', fault)}: " in text, text
 
@@ -246,6 +248,8 @@ def test_a_recorder_around_a_backend_writes_dumps(tmp_path):
 def test_the_rules_of_the_backend_hold(job):
     code, text = job(PROGRAMS.name, "--ranks", 2, "ddp", "", "gloo")
     assert code == 0 and "under gloo" in text, text
+    code, text = job(PROGRAMS.name, "--ranks", 2, "messages", "tag", "gloo")
+    assert code == 4 and f"tag 3 of the send to rank 1 (job_programs.py:{line_of('messages', 'tag')}) is not tag 4 of the recv" in text, text
     # With gloo, a send and a receive that are not in a batch proceed.
     code, text = job(PROGRAMS.name, "--ranks", 3, "messages", "ungrouped", "gloo")
     assert code == 0, text

@@ -59,7 +59,7 @@ RUNS = {
     "conv1d": (lambda x, w: F.conv1d(x, w, stride=2, padding=1), tensor(2, 4, 9), tensor(3, 4, 3)),
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, (1, 3), (1, 0), (2, 1)), IMAGES, tensor(6, 4, 3, 2), tensor(6)),
     "conv2d, groups": (lambda x, w: F.conv2d(x, w, groups=2), IMAGES, tensor(6, 2, 3, 2)),
-    "dropout": (lambda x: F.dropout(F.dropout(x.sin(), 0.1), 0.5) + torch.rand_like(x), IMAGES),
+    "dropout": (lambda x: F.dropout(F.dropout(x.sin(), 0.1), 0.5) + torch.rand_like(x) + torch.rand(8) * torch.randn(8) + torch.randperm(8), IMAGES),
     "as_strided": (lambda x: x.sin().as_strided((5, 2), (4, 3)) + x.as_strided((2, 5), (5, 1)).T, tensor(4, 6)),
     "grouped rows": (lambda a, b: torch._grouped_mm(a, b, offs=GROUPS), *(tensor(*it, dtype=torch.bfloat16) for it in ((16, 16), (3, 16, 16)))),
     "complex numbers": (rotated, tensor(2, 4, 8), tensor(4, 4)),
@@ -125,6 +125,8 @@ def test_another_backend_compiles_forward_and_backward_graph_as_one():
         compare(unknown, tensor(4), run="auto", fallback=broken)
     with pytest.raises(hir.torch.TorchImportError, match="hir does not run the joint graph: .*bessel_j0"):
         compare(unknown, tensor(4))
+    with pytest.raises(hir.torch.TorchImportError, match="aten.mul.Tensor` .hir does not know the argument `2j`"):
+        compare(lambda x: (x.to(torch.complex64) * 2j).imag * x, tensor(4))
 
 
 def broken(module, inputs):

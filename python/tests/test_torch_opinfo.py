@@ -1,4 +1,4 @@
-"""Core aten, and every twelfth operator of PyTorch's own table of operators (OpInfo), with its first samples: opinfo.txt says which are right, and why others
+"""Core aten, what hir decomposes, and every twelfth operator of PyTorch's own table of operators (OpInfo), with its first samples: opinfo.txt says which are right, and why others
 are refused. ``INSTA_UPDATE=always`` writes it."""
 
 import os
@@ -14,9 +14,12 @@ import hir.torch
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from hir.torch._draws import DRAWN, DROPOUT  # noqa: E402
+
 TABLE = Path(__file__).with_name("opinfo.txt")
-#: Each of as many operators is tried, with as many samples.
+#: Each of as many operators is tried, with as many samples; and those that hir decomposes.
 STEP, SAMPLES = 12, 2
+WRITTEN_OUT = "cdist fft.fft2 fft.irfftn masked_scatter nn.functional.grid_sample nn.functional.interpolate.bilinear nn.functional.pdist".split()
 
 
 def operators():
@@ -26,7 +29,7 @@ def operators():
 
     named = {f"{it.name}{'.' if it.variant_test_name else ''}{it.variant_test_name}": it for it in op_db if torch.float32 in it.dtypes}
     named = {name: it for name, it in named.items() if "empty" not in name and "jiterator" not in name}
-    return [(name, named[name]) for name in sorted(named)[::STEP]]
+    return [(name, named[name]) for name in sorted({*sorted(named)[::STEP], *WRITTEN_OUT})]
 
 
 def outcome(operator, sample):
@@ -52,26 +55,29 @@ def outcome(operator, sample):
     except Exception as error:
         return type(error).__name__
     for ours, theirs in zip(results, expected, strict=True):
-        close = np.allclose(ours, theirs.float().numpy() if theirs.dtype == torch.bfloat16 else theirs.numpy(), 1e-4, 1e-5, equal_nan=True)
+        theirs = (theirs.detach().float() if theirs.dtype == torch.bfloat16 else theirs.detach()).resolve_conj().resolve_neg()
+        close = np.allclose(ours, theirs.numpy(), 1e-4, 1e-5, equal_nan=True)
         if ours.shape != tuple(theirs.shape) or not close:
             return "wrong"
     return "right"
 
 
 def core_without_rule():
-    """The operators of core aten without a rule or a decomposition: random ones and `as_strided` are rewritten before, others become calls without code."""
+    """The number of overloads of core aten, and those that hir does not run: without a rule or a decomposition, and not drawn by PyTorch."""
     # `dir` has only those that something has asked for.
     names = {it[6:].partition(".")[0] for it in torch._C._dispatch_get_all_op_names() if it.startswith("aten::")}
     packets = (getattr(torch.ops.aten, it, None) for it in sorted(names))
     core = [getattr(it, name) for it in packets if hasattr(it, "overloads") for name in it.overloads()]
     core = [it for it in core if torch.Tag.core in it.tags]
-    known = hir.torch._decomposed.decompositions()
-    return len(core), sorted(str(it) for it in core if str(it) not in hir.torch._decomposed.OPERATORS and it not in known)
+    known, drawn = hir.torch._decomposed.decompositions(), (*DRAWN, DROPOUT, "aten.sym_")
+    # `as_strided` has its name if it is not of a whole storage.
+    ruled = {*hir.torch._decomposed.OPERATORS, "aten.as_strided.default"}
+    return len(core), sorted(str(it) for it in core if str(it) not in ruled and it not in known and not str(it).startswith(drawn))
 
 
 def test_samples_are_right_or_refused():
     count, names = core_without_rule()
-    lines = [f"core aten: {count - len(names)} of {count} overloads have a rule or a decomposition; not {', '.join(names)}"]
+    lines = [f"PyTorch {'.'.join(torch.__version__.split('.')[:2])}, core aten: {count - len(names)} of {count} overloads have a rule or a decomposition, or are drawn by PyTorch; not {', '.join(names)}"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, operator in operators():
@@ -84,4 +90,5 @@ def test_samples_are_right_or_refused():
     if os.environ.get("INSTA_UPDATE") == "always":
         TABLE.write_text(text)
     assert "wrong" not in text
-    assert TABLE.read_text() == text
+    # Other versions have other operators.
+    assert TABLE.read_text().partition(",")[0] != text.partition(",")[0] or TABLE.read_text() == text

@@ -129,7 +129,10 @@ pub(crate) fn position(job: &Job<'_>, call: Call) -> String {
 
 /// Writes the tensors of a call: `float32 [64]`, or nothing for a barrier.
 pub(crate) fn operands(job: &Job<'_>, call: Call) -> String {
-    tensors(job.records.signature(job.record(call).signature))
+    let signature = job.records.signature(job.record(call).signature);
+    // Those of a group are those of its calls.
+    let parts = signature.parts.iter().map(|it| tensors(job.records.signature(*it)));
+    if signature.parts.is_empty() { tensors(signature) } else { grammar::list_text(parts, 3, "and") }
 }
 
 /// Writes the tensors of a signature.

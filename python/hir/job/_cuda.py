@@ -133,6 +133,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             return None
         if function in (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist):
             # The host waits for the values.
+            Stream.uses.read(args[0], function.__name__)
             result = function(*args, **(kwargs or {}))
             current_stream().synchronize()
             return result

@@ -116,6 +116,34 @@ def other_group_text(outcome: Outcome) -> str | None:
     return None
 
 
+def subset_text(outcome: Outcome) -> str | None:
+    """Says which ranks did not call ``new_group`` where others did: they have ended well, or have made another group next."""
+    is_over = not outcome.stopped and not any(it.code for it in outcome.states)
+    for number in range(max(len(it.asked) for it in outcome.states)):
+        calls: dict[tuple[int, ...], list[int]] = {}
+        for rank, state in enumerate(outcome.states):
+            if number < len(state.asked):
+                calls.setdefault(state.asked[number][0], []).append(rank)
+        members, ranks = max(calls.items(), key=lambda it: len(it[1]))
+        absent = [it for it in range(len(outcome.states)) if it not in ranks and (is_over or number < len(outcome.states[it].asked))]
+        if absent:
+            call = f"new_group ({shown(outcome.states[ranks[0]].asked[number][1])}) for {numbers(members)}"
+            return f"{numbers(absent)} did not call {call}: all ranks have to, unless it has use_local_synchronization=True"
+    return None
+
+
+def tags_text(outcome: Outcome) -> str | None:
+    """Says which send and receive, in which two ranks wait, have different tags."""
+    messages = [it for it in waiting(outcome) if it.call.is_message and it.slot is None and not it.call.group.is_nccl]
+    for one in messages:
+        for other in messages:
+            ends = one.call.group.ranks.index(one.rank), one.call.group.ranks.index(other.rank) if other.rank in one.call.group.ranks else None
+            if one.call.kind == SEND != other.call.kind and one.call.peer == ends[1] and other.call.peer in (ends[0], None):
+                tags = f"tag {one.call.tag} of the {at(outcome, one)} is not tag {other.call.tag} of the {at(outcome, other)}"
+                return f"ranks {one.rank} and {other.rank} wait for each other: {tags}"
+    return None
+
+
 def ended_text(outcome: Outcome) -> str | None:
     """Says which ranks have ended without a call in which others wait."""
     for post in waiting(outcome):

@@ -10,7 +10,7 @@ from typing import Iterator
 from .._diagnostic import HirError
 from .._hang import HangReport, hang
 from ._dumps import write_dumps
-from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stacks, stop_text, unfit_text
+from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_line, numbers, other_group_text, shown, stacks, stop_text, subset_text, tags_text, unfit_text, waiting
 from ._supervise import Outcome, Use
 
 #: The codes of exit, those of the other tools of hir.
@@ -79,15 +79,19 @@ def _explain(outcome: Outcome, folder: Path | None) -> HangReport | None:
 def _fault(outcome: Outcome, report: HangReport | None) -> tuple[str, str] | None:
     """Returns the first fault of order or agreement: the diagnostic, and one sentence."""
     unfit = outcome.matching.unfit
+    subset = subset_text(outcome)
     if not outcome.stopped and not unfit:
-        return None
+        return _own("E0805", subset) if subset else None
     first = report.findings[0] if report is not None and report.findings else None
     of_hang = (str(report).partition("\n# ")[0], first.message) if first is not None else None
     # The dumps hold neither roots nor reductions.
     hidden = [it for it in unfit if it.unfit in ("root", "reduction")]
     if hidden:
         return _own("E0802", unfit_text(outcome, hidden[0]))
-    other = other_group_text(outcome)
+    tags = tags_text(outcome)
+    if tags:
+        return _own("E0804", tags)
+    other = subset or other_group_text(outcome)
     if other:
         return _own("E0805", other)
     if of_hang and first is not None and first.code in FAULTS:
@@ -101,7 +105,8 @@ def _fault(outcome: Outcome, report: HangReport | None) -> tuple[str, str] | Non
         return _own("E0801", ended)
     cycle = cycle_text(outcome)
     if cycle:
-        return _own("E0803", f"{cycle}; with NCCL, the calls of a group run one after the other, and only a batch is one call")
+        is_nccl = any(it.call.group.is_nccl for it in waiting(outcome))
+        return _own("E0803", f"{cycle}; with NCCL, the calls of a group run one after the other, and only a batch is one call" if is_nccl else cycle)
     return of_hang if outcome.stopped == "standstill" else None
 
 

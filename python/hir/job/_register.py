@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from typing import Any
 
 import torch
@@ -54,6 +55,10 @@ def register(rank: Rank, override: str | None, device: str, ranks: int, port: in
         bound = signature.bind(*args, **kwargs)
         before, asked[0] = asked[0], str(bound.arguments["backend"]).lower()
         bound.arguments["backend"] = NAME
+        members = tuple(bound.arguments["global_ranks_in_group"])
+        # The names of groups that only their members make are no numbers.
+        if members and str(bound.arguments["group_name"]).isdigit():
+            rank.send("asked", members, rank.place(sys._getframe(1)))
         for option in ("backend_options", "pg_options", "device_id"):
             if option in bound.arguments:
                 bound.arguments[option] = None

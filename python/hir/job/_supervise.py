@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import selectors
 import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any, Sequence
 
 from ._calls import Call, Group
@@ -48,6 +49,8 @@ class State:
     calls: list[Call] = field(default_factory=list)
     #: The groups that it has made, by name and members.
     groups: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
+    #: Its calls of `new_group`, which all ranks have to make: the members, and where.
+    asked: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
     #: The number of the call that it waits for, and whether other threads of the script may make calls.
     waits: int | None = None
     has_threads: bool = False
@@ -102,27 +105,31 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Serves the ranks until all have ended, or none can proceed."""
-        began = last = asked = time.monotonic()
+        began = last = asked = collected = time.monotonic()
         fault_since: float | None = None
         stopped = None
-        rank_of: dict[Any, int] = {it: rank for rank, it in enumerate(self._connections)}
+        selector = selectors.DefaultSelector()
+        for rank, connection in enumerate(self._connections):
+            selector.register(connection, selectors.EVENT_READ, rank)
         while not all(it.is_gone for it in self._states):
             if all(it.code is not None for it in self._states) and time.monotonic() - last > GRACE:
                 break
-            live = [it for it, rank in rank_of.items() if not self._states[rank].is_gone]
-            ready = wait(live, TICK)
+            ready = [it.data for it, _ in selector.select(TICK)]
             now = time.monotonic()
-            for connection in ready:
-                rank = rank_of[connection]
+            for rank in ready:
                 try:
-                    message = self._connections[rank].recv()
+                    message = None if self._states[rank].is_gone else self._connections[rank].recv()
                 except (EOFError, OSError):
                     self._collect(rank, is_last=True)
+                    message = None
+                if message is None:
+                    selector.unregister(self._connections[rank])
                     continue
                 self._take(rank, message)
                 if message[0] != "where":
                     last = now
-            if not ready or now - asked > QUIET:
+            if not ready or now - collected > QUIET:
+                collected = now
                 for rank, state in enumerate(self._states):
                     if not state.is_gone:
                         self._collect(rank)
@@ -146,8 +153,10 @@ class Supervisor:
                 return "standstill"
         if since_fault > AFTER_FAULT and is_waiting:
             return "fault"
+        if not running or silent <= self._timeout:
+            return None
         has_open = any(next(self._matching.open_posts(rank), None) for rank in range(len(self._states)))
-        return "timeout" if (has_open or is_waiting) and running and silent > self._timeout else None
+        return "timeout" if has_open or is_waiting else None
 
     def _take(self, rank: int, message: tuple[Any, ...]) -> None:
         state = self._states[rank]
@@ -182,6 +191,8 @@ class Supervisor:
                     self._send(it, ("joined", message[2]))
         elif kind == "group":
             state.groups[message[1].key] = message[1]
+        elif kind == "asked":
+            state.asked.append(message[1:])
         elif kind == "use":
             self._uses.append(Use(rank, *message[1:]))
         elif kind == "outside":

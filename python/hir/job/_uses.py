@@ -119,6 +119,23 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
                 self._set_entered(bool(self._pending))
 
         torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
+        for name in ("numpy", "tolist"):
+            setattr(torch.Tensor, name, self._read_by_host(getattr(torch.Tensor, name)))
+
+    def _read_by_host(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that reads a tensor, but not by an operator."""
+
+        @functools.wraps(function)
+        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.read(tensor, function.__name__)
+            return function(tensor, *args, **kwargs)
+
+        return read
+
+    def read(self, tensor: Any, name: str) -> None:
+        """Notes that the host reads a tensor."""
+        if self._pending and not self._is_quiet:
+            self._look_at(tensor, "reads", name)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

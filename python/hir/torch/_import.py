@@ -17,6 +17,7 @@ from ._graph import (
     DifferentRanks,
     Graph,
     Node,
+    Other,
     Ref,
     TensorType,
     TorchFaultError,
@@ -241,7 +242,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         return args[0][args[1]] if isinstance(args[0], tuple) else _opaque(call, node, args, kwargs)
     if node.target == BY_RANK:
         return of_each_rank(call, args[0])
-    if node.target.startswith(("_operator.", "math.")):
+    if node.target.startswith(("_operator.", "math.", "aten.sym_")):
         if node.target in ARITHMETIC and any(isinstance(it, Value) for it in args):
             return arithmetic(call, args)
         # Arithmetic on sizes, which have the values of the example.
@@ -271,7 +272,8 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     except TorchImportError as error:
         reason = error.reason
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
-        reason = f"hir does not know these arguments: {error}"
+        others = [it.text for it in args if isinstance(it, Other)]
+        reason = f"hir does not know the argument `{others[0]}`" if others else f"hir does not know these arguments: {error}"
     if is_communication(node):
         raise TorchImportError(reason, node)
     builder.program.back_to(before)

@@ -25,7 +25,7 @@ TAKERS = frozenset(
         "transpose.int permute.default expand.default unsqueeze.default squeeze.dim squeeze.dims slice.Tensor split.Tensor "
         "split_with_sizes.default select.int unbind.int cat.default stack.default index.Tensor index_select.default "
         "view_as_complex.default view_as_real.default _conj.default conj_physical.default complex.default polar.default "
-        "_conj_physical.default mul.Tensor add.Tensor sub.Tensor div.Tensor neg.default resolve_conj.default"
+        "_conj_physical.default _to_copy.default mul.Tensor add.Tensor sub.Tensor div.Tensor neg.default resolve_conj.default"
     ).split()
 )
 
@@ -38,6 +38,14 @@ def pair(call: Call, real: Value, imaginary: Value, dtype: str) -> Value:
 def parts(call: Call, x: Value) -> tuple[Value, Value]:
     real, imaginary = (call.to.elementwise(f"std::{it}", [x], PARTS[x.dtype]) for it in ("real", "imag"))
     return real, imaginary
+
+
+def complex_copy(call: Call, x: Value) -> Value:
+    """A conversion from or to complex numbers."""
+    if x.dtype == call.dtype:
+        return x
+    real, imaginary = parts(call, x) if x.dtype in PARTS else (x, call.to.full((), 0, PARTS[call.dtype]))
+    return pair(call, real, imaginary, call.dtype) if call.dtype in PARTS else call.to.convert(real, call.dtype)
 
 
 @operator("aten.complex.default", counterpart="`std::complex(x, y)`")

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._builder import Value, is_float
 from .._graph import DType
+from ._complex import PARTS, complex_copy
 from ._elementwise import apply
 from ._indexing import from_start, gathered, scattered
 from ._reductions import along
@@ -52,6 +53,8 @@ def aliases(call: Call, xs: tuple[Value, ...]) -> tuple[Value, ...]:
     counterpart="a conversion, `__float2bfloat(x)`",
 )
 def to_copy(call: Call, x: Value, *_: Any, **__: Any) -> Value:
+    if call.dtype in PARTS or x.dtype in PARTS:
+        return complex_copy(call, x)
     return call.to.convert(x, call.dtype)
 
 
