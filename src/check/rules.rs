@@ -124,8 +124,8 @@ rules! {
         "a capture frees the operands of a communication that nothing waits for where the program drops them",
         "PyTorch 2.11, `ProcessGroupNCCL.cpp`, `workEnqueue`, `TensorShelf`: the watchdog gets no works of captures";
     "signal-pads", (|plan, it| it.has_signal_pads() && it.comm && plan.peer_collectives.iter().any(|it| it.pads.is_some())), "E0707", "`--profile`, `--check-model`" =>
-        "collectives of a team over peer memory with `algo=` share the signal pads of a group: before 2.15, PyTorch asks for one stream, though trials \
-         show pads by allocation; 2.15 starts each behind the one before",
+        "collectives of a team over peer memory share the signal pads of a group, so they need one stream (trials: one allocation); PyTorch 2.15 puts \
+         them in order",
         "PyTorch, issue [189228](https://github.com/pytorch/pytorch/issues/189228), pull [191482](https://github.com/pytorch/pytorch/pull/191482); \
          2.15, `symm_mem/GroupStreamGuard.hpp`";
     "semaphores", (|plan, it| peer_memory(plan, it) && it.looks_at_semaphores()), "E0709", "`--check-model`" =>
