@@ -146,7 +146,7 @@ pub fn run(
         (Verify::Off | Verify::Structural | Verify::Concurrent | Verify::Semantic(_), _) => None,
     };
     let mut all_ranks = AllRanks::default();
-    let mut order = CommunicatorOrder::of(program);
+    let mut order = order_before(program, calls);
     let checked = !matches!(settings.verify, Verify::Off);
     let mut is_verified = false;
     for call in calls {
@@ -175,6 +175,11 @@ pub fn run(
         }
     }
     Ok(())
+}
+
+/// Returns the order of communicators before a list of passes.
+fn order_before(program: &Program, calls: &[PassCall]) -> CommunicatorOrder {
+    CommunicatorOrder::of(program, calls.iter().filter(|it| order_of(it.pass) == PassOrder::Makes).count())
 }
 
 /// Runs and checks one pass. `before` is the program before it, if the pass is checked, and whether the verifier has accepted that

@@ -46,7 +46,11 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
         let step = &trace.steps[at];
         if event < 2 * steps && step.is_late == is_end {
             // A step may read and write the same elements.
-            let is_before = |it: usize| it < clock[trace.steps[it].chain] || it == at;
+            let has_ended = |it: usize| it < clock[trace.steps[it].chain];
+            // What a copy accesses on the other side has ended with the copy.
+            let members = |it: &Step<'_>| trace.actions[it.action].iter().flatten();
+            let is_copied = |it: &Step<'_>| members(it).any(|it| trace.steps[*it].copies && has_ended(*it));
+            let is_before = |it: usize| it == at || has_ended(it) || is_copied(&trace.steps[it]);
             // What peers and the kernel of this rank do to its memory is one communication.
             let is_kernel = |it: usize| trace.steps[it].sources.is_empty() || step.sources.is_empty();
             let is_one = |it: usize| trace.steps[it].action == step.action && is_kernel(it);

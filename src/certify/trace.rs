@@ -53,6 +53,8 @@ pub(crate) struct Step<'p> {
     pub(crate) sources: Vec<usize>,
     /// Whether it accesses memory only when its sources have begun.
     pub(crate) is_late: bool,
+    /// Whether it executes what the members of its action access: the side of a transfer over peer memory that copies.
+    pub(crate) copies: bool,
 }
 
 /// The statement of a communication, its algorithm and its protocol.

@@ -14,7 +14,7 @@ use super::{
     missing_write::late_writes,
     not_checked::NotChecked,
     ordering_model::AccessRules,
-    progress::Progress,
+    progress::{Progress, cycle_of_kernels},
     race::MAX_RACES,
     repeat,
     semaphores::too_few_queues,
@@ -24,8 +24,8 @@ use rustc_hash::FxHashSet;
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, HostRule, LaunchOrder, MemoryGroups, P2pQueues, comm_order_cycle,
-        happens_before::OrderError, own_orders_exclude_cycles, shared_pads,
+        CommOrderCycle, Deadlock, HostRule, LaunchOrder, MemoryGroups, P2pQueues, happens_before::OrderError,
+        own_orders_exclude_cycles, shared_pads,
     },
 };
 
@@ -208,7 +208,7 @@ impl CheckResults {
             return true;
         }
         let is_excluded = !groups.is_whole() && own_orders_exclude_cycles(world, groups, order);
-        let cycle = if is_excluded { Ok(None) } else { comm_order_cycle(world, order) };
+        let cycle = if is_excluded { Ok(None) } else { cycle_of_kernels(world, checks) };
         let is_ordered = cycle == Ok(None);
         match cycle {
             Ok(it) => self.communicator_order = it.filter(|_| checks.comm).map(Box::new),

@@ -1,11 +1,12 @@
 //! The edits by which all ranks make the calls of a team in one order: a call that one branch skips moves before it, and of two calls that a
-//! branch swaps, the later one moves before the earlier one. Of two ranks that both send first, or receive first, one gets the other order.
+//! branch swaps, the later one moves before the earlier one. Of two ranks that both send first, or receive first, one gets the other order. If
+//! one statement does so on all ranks, it and those behind it become a group.
 
 use grammar::{
     ir::{Stmt, StmtId},
     ops::Op,
 };
-use hir_ir::edit::{Edit, Place};
+use hir_ir::edit::{Edit, NewStatement, Place};
 
 use super::editable_text::EditableText;
 
@@ -55,6 +56,34 @@ pub(super) fn turn(
         return swap(text, [first, later]);
     }
     Some(vec![Edit::Move { stmt: later, to: Place::Before(first) }])
+}
+
+/// Returns the edits that make a group of a send or receive and those directly behind it, with one Wait instead of theirs; `None` if there are no
+/// others, or Waits elsewhere.
+pub(super) fn group(text: &EditableText, first: StmtId) -> Option<Vec<Edit>> {
+    let place = text.places().of_stmt(first)?;
+    let block = text.program.block(place.block);
+    let is_side = |it: &&StmtId| text.program.op(**it).is_some_and(|it| it.op == Op::P2PCommunication);
+    let sides: Vec<StmtId> = block[place.position..].iter().take_while(is_side).copied().collect();
+    let last = *sides.last().filter(|_| sides.len() > 1)?;
+    let numbers = sides.iter().map(|it| text.program.posted_work(*it)).collect::<Option<Vec<u32>>>()?;
+    let waits: Vec<StmtId> = block
+        .iter()
+        .copied()
+        .filter(|it| text.awaited_number(*it).is_some_and(|it| numbers.contains(&it)))
+        .collect();
+    let all = numbers.iter().map(|it| text.waits_of(*it).len()).sum::<usize>();
+    let wait = *waits.first().filter(|_| waits.len() == all)?;
+    let ops = text.program.stmts.iter().filter_map(|it| it.1.op()?.number);
+    let number = ops.max().map_or(0, |it| it + 1);
+    let insert = |statement, at| Edit::Insert { statement, at };
+    let mut edits = vec![
+        insert(NewStatement::StartCoalescing, Place::Before(first)),
+        insert(NewStatement::EndCoalescing(number), Place::After(last)),
+        insert(NewStatement::Wait(number), Place::Before(wait)),
+    ];
+    edits.extend(waits.into_iter().map(Edit::Remove));
+    Some(edits)
 }
 
 /// Returns the Wait for a communication that directly follows it; `None` if there is none.

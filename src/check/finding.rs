@@ -46,6 +46,8 @@ pub struct Checks {
     /// Whether NCCL connects ranks in the first communication that needs it, its default (`NCCL_RUNTIME_CONNECT=1`; sends and receives
     /// always). In the constants they are connected before, as by hir-run.
     pub connects: bool,
+    /// Whether collectives of a team over peer memory follow each other in issue order: PyTorch 2.15.
+    pub serial_pads: bool,
     /// Where storage comes from. With `OrderingModel::Hir` it is never used again before its uses have ended.
     pub storage: StorageModel,
 }
@@ -67,6 +69,7 @@ impl Checks {
         nccl: LaunchOrder::Implicit,
         p2p: Some(P2pQueues::Communicator),
         connects: false,
+        serial_pads: false,
         storage: StorageModel::PyTorch,
     };
 
@@ -75,9 +78,10 @@ impl Checks {
         self == Self { excess: true, ..Self::NONE.with_models_of(self) }
     }
 
-    /// Returns whether collectives of a team over peer memory share signal pads: those of PyTorch. hir's executors count.
+    /// Returns whether collectives of a team over peer memory may share signal pads: those of PyTorch, unless each of them waits for the one before
+    /// (`GroupStreamGuard`). hir's executors count.
     pub(super) fn has_signal_pads(self) -> bool {
-        self.model == OrderingModel::Nccl
+        self.model == OrderingModel::Nccl && !self.serial_pads
     }
 
     /// Returns the order in which kernels of different communicators are launched.
@@ -119,8 +123,8 @@ impl Checks {
     }
 
     fn with_models_of(self, it: Self) -> Self {
-        let Self { model, nccl, p2p, connects, storage, .. } = it;
-        Self { model, nccl, p2p, connects, storage, ..self }
+        let Self { model, nccl, p2p, connects, serial_pads, storage, .. } = it;
+        Self { model, nccl, p2p, connects, serial_pads, storage, ..self }
     }
 
     /// Returns the rules for accesses.

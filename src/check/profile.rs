@@ -17,12 +17,19 @@ pub struct Profile {
     nccl: LaunchOrder,
     connects: bool,
     p2p: Option<P2pQueues>,
+    serial_pads: bool,
     storage: StorageModel,
 }
 
 /// All profiles. The first one is the default.
-pub const PROFILES: [Profile; 4] = [
+pub const PROFILES: [Profile; 5] = [
     PYTORCH,
+    Profile {
+        name: "pytorch-2.15",
+        help: "PyTorch 2.15, in which collectives of a team over peer memory follow each other",
+        serial_pads: true,
+        ..PYTORCH
+    },
     Profile {
         name: "nvfuser",
         help: "nvFuser, which has one communicator for the transfers of all pairs",
@@ -50,6 +57,7 @@ const PYTORCH: Profile = Profile {
     nccl: LaunchOrder::Explicit,
     connects: true,
     p2p: None,
+    serial_pads: false,
     storage: StorageModel::PyTorch,
 };
 
@@ -63,14 +71,15 @@ impl Profile {
     /// Returns `checks` with these rules.
     #[must_use]
     pub fn apply(self, checks: Checks) -> Checks {
-        let Self { name: _, help: _, nccl, connects, p2p, storage } = self;
-        Checks { model: OrderingModel::Nccl, nccl, connects, p2p, storage, ..checks }
+        let Self { name: _, help: _, nccl, connects, p2p, serial_pads, storage } = self;
+        Checks { model: OrderingModel::Nccl, nccl, connects, p2p, serial_pads, storage, ..checks }
     }
 
     /// Returns the options that it sets, as Markdown.
     pub(super) fn options(self) -> String {
         let p2p = self.p2p.map_or("either".to_owned(), |it| format!("`--p2p={}`", it.name()));
         let connects = if self.connects { "connect-at-first-use" } else { "connected" };
-        format!("{p2p}, `--nccl={},{connects}`, `--storage={}`", self.nccl.name(), self.storage.name())
+        let pads = if self.serial_pads { "; signal pads in issue order" } else { "" };
+        format!("{p2p}, `--nccl={},{connects}`, `--storage={}`{pads}", self.nccl.name(), self.storage.name())
     }
 }

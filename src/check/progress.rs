@@ -7,13 +7,32 @@ use super::{
 };
 use hir_plan::{
     EventNo, InstKind, Plan, World,
-    sync::{LaunchOrder, MemoryGroups, comm_order_cycle, shared_pads},
+    sync::{
+        CommOrderCycle, HostRule, LaunchOrder, MemoryGroups, TooManyComms, comm_order_cycle, shared_pads,
+    },
 };
+
+/// Returns a cycle in the order in which ranks may start kernels of their communicators, if there is one. Where the host waits for the barrier of
+/// an exchange of handles, what it posts later starts later.
+///
+/// # Errors
+/// There are too many unordered communications, or too many streams and communicators, to compare.
+pub(super) fn cycle_of_kernels(
+    world: &World,
+    checks: Checks,
+) -> Result<Option<CommOrderCycle>, TooManyComms> {
+    let cycle = |world: &World| comm_order_cycle(world, checks.launch_order());
+    let found = cycle(world)?;
+    let waits = checks.host_rules().contains(&HostRule::Exchange) && world.exchanges_handles();
+    let is_excluded =
+        found.is_some() && waits && cycle(&world.with_host_waits(&[HostRule::Exchange]))?.is_none();
+    Ok(found.filter(|_| !is_excluded))
+}
 
 /// The program with all waits.
 pub struct Progress<'p> {
     world: &'p World,
-    order: LaunchOrder,
+    checks: Checks,
     /// Whether the kernels of a run, and those of several runs, are compared: they have no contradictory orders.
     compares_kernels: bool,
     compares_runs: bool,
@@ -26,14 +45,14 @@ pub struct Progress<'p> {
 impl<'p> Progress<'p> {
     /// Looks at the program with all waits.
     pub fn of(world: &'p World, checks: Checks) -> Self {
-        let order = checks.launch_order();
         let has_kernels =
             world.iter().any(|it| it.communicators.len() + it.peer_collectives.len().min(1) > 1);
-        let compares_kernels = has_kernels && comm_order_cycle(world, order) == Ok(None);
-        let compares_runs = compares_kernels && checks.repeat && order == LaunchOrder::Explicit;
+        let compares_kernels = has_kernels && cycle_of_kernels(world, checks) == Ok(None);
+        let compares_runs =
+            compares_kernels && checks.repeat && checks.launch_order() == LaunchOrder::Explicit;
         Self {
             world,
-            order,
+            checks,
             compares_kernels,
             compares_pads: checks.has_signal_pads() && shares_no_pads(world) && has_pads(world),
             compares_runs: compares_runs && cycle_between_runs(world, Grouping::Large) == Ok(None),
@@ -52,7 +71,7 @@ impl<'p> Progress<'p> {
                 capture_faults(&world).iter().zip(known).all(|(found, known)| found <= known)
             })
         };
-        (!self.compares_kernels || comm_order_cycle(&world, self.order) == Ok(None))
+        (!self.compares_kernels || cycle_of_kernels(&world, self.checks) == Ok(None))
             && (!self.compares_runs || cycle_between_runs(&world, Grouping::Large) == Ok(None))
             && (!self.compares_pads || shares_no_pads(&world))
             && captures()

@@ -242,7 +242,7 @@ impl DiagnosticBuilder<'_> {
             let edits = deadlock_edits::move_before_branch(context.text, skip.stmt);
             it.fixes = edits.and_then(|it| context.text.fixes(&it)).unwrap_or_default();
         }
-        it.fixes.extend(self.turn(deadlock).into_iter().flatten());
+        it.fixes.extend(self.turn(deadlock).or_else(|| self.group(deadlock)).into_iter().flatten());
         (text, it)
     }
 
@@ -272,6 +272,31 @@ impl DiagnosticBuilder<'_> {
         let is_next = |later| sides.iter().any(|it| stmt(it.1) == Some(later) && is_partner(it.1));
         let context = self.edit_context(*rank)?;
         context.text.fixes(&deadlock_edits::turn(context.text, stmt(own)?, is_next)?)
+    }
+
+    /// Returns the changes of the text by which what all ranks of a cycle send first, or receive first, is a group with what follows.
+    fn group(&self, deadlock: &Deadlock) -> Option<Vec<Fix>> {
+        let Cause::Cycle { steps, head_to_head: Some(HeadToHead::Sends | HeadToHead::Receives), .. } =
+            &deadlock.cause
+        else {
+            return None;
+        };
+        let plans = deadlock.plans.as_deref().unwrap_or(self.plans);
+        let stmt = |(rank, place): &(usize, String)| {
+            let wait = deadlock.waits.iter().find(|it| it.inst_ref.rank == *rank && it.place == *place)?;
+            match &plans[*rank].code[wait.inst_ref.inst].kind {
+                InstKind::P2pGroup(it) if !it.is_coalesced => {
+                    plans[*rank].origins[it.ops.first()?.origin as usize].stmt
+                }
+                _ => None,
+            }
+        };
+        let (rank, _) = steps.first()?;
+        let first = stmt(steps.first()?)?;
+        let is_shared =
+            steps.iter().all(|it| stmt(it) == Some(first) && self.text_of(it.0) == self.text_of(*rank));
+        let context = self.edit_context(*rank).filter(|_| is_shared)?;
+        context.text.fixes(&deadlock_edits::group(context.text, first)?)
     }
 
     /// Returns the changes of the text by which the second rank of swapped calls makes them in the order of the first one.

@@ -123,10 +123,11 @@ rules! {
     "captured-works", (|plan, it| it.capture && it.race && plan.allocations.iter().any(|it| it.left.is_some())), "E0703", "`--check=capture`" =>
         "a capture frees the operands of a communication that nothing waits for where the program drops them",
         "PyTorch 2.11, `ProcessGroupNCCL.cpp`, `workEnqueue`, `TensorShelf`: the watchdog gets no works of captures";
-    "signal-pads", (|plan, it| it.has_signal_pads() && it.comm && plan.peer_collectives.iter().any(|it| it.pads.is_some())), "E0707", "`--check-model`" =>
-        "collectives of a team over peer memory with `algo=` share signal pads: those of a group and channel",
-        "PyTorch, [Symmetric memory](https://docs.pytorch.org/docs/main/symmetric_memory.html), synchronization channels; \
-         `symm_mem/CUDASymmetricMemoryOps.cu`; issues [188005](https://github.com/pytorch/pytorch/issues/188005) and [189228](https://github.com/pytorch/pytorch/issues/189228)";
+    "signal-pads", (|plan, it| it.has_signal_pads() && it.comm && plan.peer_collectives.iter().any(|it| it.pads.is_some())), "E0707", "`--profile`, `--check-model`" =>
+        "collectives of a team over peer memory share the signal pads of a group, so they need one stream (trials: one allocation); PyTorch 2.15 puts \
+         them in order",
+        "PyTorch, issue [189228](https://github.com/pytorch/pytorch/issues/189228), pull [191482](https://github.com/pytorch/pytorch/pull/191482); \
+         2.15, `symm_mem/GroupStreamGuard.hpp`";
     "semaphores", (|plan, it| peer_memory(plan, it) && it.looks_at_semaphores()), "E0709", "`--check-model`" =>
         "a transfer over peer memory has one semaphore for each peer, buffer and P2PCommunication",
         "nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`";

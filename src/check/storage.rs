@@ -114,7 +114,11 @@ pub struct StorageConflict {
 impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        let mut it = Self { plans, ..Self::default() };
+        Self::of(plans, false)
+    }
+
+    fn of(plans: &'p [Plan], is_repeated: bool) -> Self {
+        let mut it = Self { plans, is_repeated, ..Self::default() };
         for plan in plans {
             it.add_run((plan.rank, 0), &plan.allocations, &plan.caller_buffers().collect());
         }
@@ -138,14 +142,16 @@ impl<'p> SharedStorage<'p> {
     fn add_run(&mut self, (rank, run): (usize, usize), all: &[Allocation], kept: &FxHashSet<BufferNo>) {
         let first = run as u32 * OF_ONE_RUN;
         for it in all.iter().filter(|it| !it.is_empty && !it.is_symmetric) {
-            let until = match it.freed {
+            // A capture frees what only communications hold where the program drops it.
+            let freed = it.freed.or(it.left.filter(|_| self.is_repeated));
+            let until = match freed {
                 // `early_releases` follows what recorded streams delay.
                 _ if it.is_recorded => NEVER,
                 Some(freed) => first + freed.number,
                 None if it.is_held || kept.contains(&it.buffer) => NEVER,
                 None => first + AT_END,
             };
-            let freed_by = it.freed.map(|it| it.origin);
+            let freed_by = freed.map(|it| it.origin);
             let occupancy = Occupancy { pool: it.pool, from: first + it.frees_before, until, freed_by };
             self.occupancies[run].insert((rank, it.buffer), occupancy);
         }
@@ -154,7 +160,7 @@ impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction of two consecutive runs with the same storage. A single
     /// run has no conflict.
     pub fn of_two_runs(plans: &'p [Plan]) -> Self {
-        Self { is_repeated: true, ..Self::new(plans) }
+        Self::of(plans, true)
     }
 
     /// Records an access to a buffer after all accesses that happen before it, and returns its conflicts.

@@ -16,12 +16,11 @@ use std::{
 
 use grammar::ir::Program;
 
-use super::{PassChange, PassEvent, check_structure, execute, now, since};
+use super::{PassChange, PassEvent, check_structure, execute, now, order_before, since};
 use crate::{
     error::{PassError, PipelineError},
     pass::{Change, Remarks},
     pipeline::PassCall,
-    rewrite::communicator_order::CommunicatorOrder,
     second_thread,
 };
 
@@ -39,7 +38,7 @@ pub(super) fn run(
         let mut queue = Queue { checker: Checker::start(scope), pending: VecDeque::new() };
         // The first pass is checked even if it has changed nothing.
         let mut is_verified = false;
-        let mut order = CommunicatorOrder::of(program);
+        let mut order = order_before(program, calls);
         for call in calls {
             observe(PassEvent::Before { call, program });
             let mut remarks = Remarks::default();

@@ -30,7 +30,7 @@
 //! another block, or if the current stream changes or its number is posted again in between.
 //!
 //! Later passes of the list keep the order: behind each that loses it, the pass manager makes it again. It does so without this pass, too, if
-//! the program had the order before, unless the pass is schedule-communication, which makes another order on purpose.
+//! the program had the order before. Only schedule-communication, which makes another order on purpose, may do so before this pass.
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 

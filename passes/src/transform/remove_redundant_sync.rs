@@ -169,6 +169,8 @@ impl Analysis for SyncOrder<'_> {
             | OpClass::Allocate
             | OpClass::HostUnit
             | OpClass::Opaque => self.issue(stmt, state),
+            // hir gathers the shards on the current stream.
+            OpClass::View if it.op == Op::SymmetricContiguousView => self.issue(stmt, state),
             // These bind names or block the host, and issue no work.
             OpClass::Stream | OpClass::View | OpClass::Deallocate | OpClass::ShareHandles => (),
         }
@@ -199,8 +201,13 @@ impl Analysis for StreamNeeds<'_> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return };
         match it.op.def().class {
             OpClass::Stream if stream_set_by(self.program, stmt).is_some() => *is_needed = false,
-            OpClass::View | OpClass::Deallocate => (),
-            grammar::other_classes!() | OpClass::Compute | OpClass::Elementwise | OpClass::Allocate => {
+            OpClass::View | OpClass::Deallocate if it.op != Op::SymmetricContiguousView => (),
+            OpClass::View
+            | OpClass::Deallocate
+            | grammar::other_classes!()
+            | OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::Allocate => {
                 *is_needed = true;
             }
         }

@@ -25,9 +25,10 @@
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
 //! post has to use the same algorithm. It keeps the algorithm of a collective whose input and output may share storage
-//! where NCCL would be selected, unless they are one tensor and NCCL takes it in place. An Allreduce of the CUDA backend is
-//! changed only if its own block has a Wait for
-//! it: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
+//! where NCCL would be selected, unless they are one tensor and NCCL takes it in place. An algorithm over peer memory is selected
+//! only if the block has a Wait for the collective: without one, NCCL keeps the operands and a kernel over peer memory does not, and the
+//! default algorithm of the CUDA backend may be complete when the posting stream continues. The first collective of all ranks keeps NCCL in front of groups of sends and receives: it creates their communicator,
+//! for which hosts may wait.
 
 use grammar::{
     algorithm_table::{AlgorithmTable, DEFAULT_RULES, facts, has_epilogue},
@@ -44,6 +45,7 @@ use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
         bindings::analyze_bindings,
+        communicators::{Communicators, is_of_nccl},
     },
     pass::{Arguments, Change, EXCEPT, ONLY, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::fold::ConstantFolder,
@@ -71,6 +73,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let divergent = blocks::stmts_in_divergent_branches(program);
     let awaited = awaited_posts(program);
     let overlap = Overlap::of(program);
+    let creates = creation_for_groups(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let tensors: Vec<TensorId> =
@@ -83,7 +86,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             continue;
         }
         let Some(algorithm) = choose(program, &it, &table) else { continue };
-        if it.get(attr::BACKEND) == Some(Backend::Cuda) && !awaited.contains(&id) {
+        let is_over_memory = algorithm != Algorithm::Nccl;
+        if is_over_memory && creates == Some(id) {
+            let message = "`select-algorithms` does not change this: it creates the communicator of the groups behind it";
+            remarks.no_effect(program.stmt_span(id), message.to_owned(), "the first collective of all ranks");
+            continue;
+        }
+        if (is_over_memory || it.get(attr::BACKEND) == Some(Backend::Cuda)) && !awaited.contains(&id) {
             let message = match it.number {
                 Some(number) => format!(
                     "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` behind it"
@@ -131,6 +140,19 @@ impl Overlap {
         let is_in_place = input == output && it.get(attr::TYPE).is_some_and(|it| it.facts().may_be_in_place);
         is_own && overlaps && !is_in_place
     }
+}
+
+/// Returns the first collective of all ranks, if groups of sends and receives follow it.
+fn creation_for_groups(program: &Program) -> Option<StmtId> {
+    let all: Vec<StmtId> = program.body().iter().flat_map(|it| program.stmts_at(*it)).collect();
+    let is_group = |it: &StmtId| program.stmts[*it].op().is_some_and(|it| it.op == Op::StartCoalescing);
+    let ranks = Communicators::world(program).len();
+    let is_of_all = |it: &StmtId| {
+        let team = program.stmts[*it].op().filter(|it| is_of_nccl(it)).and_then(|it| it.get(attr::TEAM));
+        team.is_some_and(|it| it.len() == ranks)
+    };
+    let (first, group) = (all.iter().position(is_of_all)?, all.iter().position(is_group)?);
+    (first < group).then(|| all[first])
 }
 
 /// Returns the statements whose communication a later statement of the same block waits for, before its number is used

@@ -135,6 +135,7 @@ impl<'p> Unroller<'p, '_> {
                 let function: Option<Function<'p>> = Some(Box::new(|_, _| Ok(Vec::new())));
                 kernels.push(Step { reads, writes, function, ..kernel });
             }
+            let step = Step { copies: step.is_late && copies == Some(true), ..step };
             group.push((Some(queue.clone()).filter(|_| !is_cuda || copies != Some(true)), step));
         }
         match &mut self.own.group {

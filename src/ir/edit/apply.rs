@@ -99,6 +99,10 @@ fn insert(program: &mut Program, free: u32, statement: NewStatement, at: Place) 
             let outs = vec![Operand::Stream(stream(StreamRef::New(of)))];
             Stmt::Op(OpStmt { outs, ..build::op(Op::GetCurrentStream) })
         }
+        NewStatement::StartCoalescing => Stmt::Op(build::op(Op::StartCoalescing)),
+        NewStatement::EndCoalescing(number) => {
+            Stmt::Op(OpStmt { number: Some(number), ..build::op(Op::EndCoalescing) })
+        }
         NewStatement::CopyOf(stmt) => program.stmts[stmt].clone(),
     };
     let span = match at {

@@ -71,6 +71,10 @@ pub enum NewStatement {
     SetCurrentStream(StreamRef),
     /// `stream = GetCurrentStream()`, under a new name.
     GetCurrentStream(NewStream),
+    /// `StartCoalescing`.
+    StartCoalescing,
+    /// `EndCoalescing number`.
+    EndCoalescing(u32),
     /// A copy of a statement, spelled as that one.
     CopyOf(StmtId),
 }
@@ -138,7 +142,10 @@ impl Edit {
             Self::Insert { statement, .. } => match statement {
                 NewStatement::Wait(_) | NewStatement::Synchronize(_) => true,
                 NewStatement::GetCurrentStream(of) => *of == NewStream::Entry,
-                NewStatement::SetCurrentStream(_) | NewStatement::CopyOf(_) => false,
+                NewStatement::SetCurrentStream(_)
+                | NewStatement::StartCoalescing
+                | NewStatement::EndCoalescing(_)
+                | NewStatement::CopyOf(_) => false,
             },
             Self::Remove(_) | Self::Move { .. } | Self::Shorten(_) => false,
         }

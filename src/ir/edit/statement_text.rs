@@ -26,6 +26,8 @@ impl ProgramText {
                     format!("{name} = GetCurrentStream()")
                 }
             }
+            NewStatement::StartCoalescing => "StartCoalescing".to_owned(),
+            NewStatement::EndCoalescing(number) => format!("EndCoalescing {number}"),
             NewStatement::CopyOf(stmt) => self.statement(stmt).to_owned(),
         }
     }

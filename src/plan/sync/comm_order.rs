@@ -27,6 +27,7 @@ pub use pads::shared_pads;
 pub use runs::{OrderOfRuns, order_of_runs};
 
 use issue_order::is_possible;
+pub(super) use kernels::joint_peer_collectives;
 use kernels::{RankKernels, kernels_of};
 
 grammar::named_enum! {

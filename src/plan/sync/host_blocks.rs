@@ -31,7 +31,7 @@ impl World {
             HostRule::Creation => !self.matching().all_members_post() || self.iter().any(waits_twice),
             // The queue of a single communicator waits in the same order.
             HostRule::Connection => self.iter().any(waits_twice),
-            HostRule::Exchange => self.iter().any(|plan| plan.exchanges().next().is_some()),
+            HostRule::Exchange => self.exchanges_handles(),
             HostRule::SymmetricMemory => {
                 self.iter().any(|plan| plan.allocations.iter().any(|it| it.is_symmetric && !it.is_empty))
             }

@@ -12,15 +12,20 @@ use super::{HostRule, World};
 use crate::{Backend, BufferNo, Communication, Inst, InstKind, Plan, PlanStream, StreamNo, WorkNo};
 
 impl World {
-    /// Returns the world in which hosts wait by `rules`.
-    pub(super) fn with_host_waits(&self, rules: &[HostRule]) -> Self {
+    /// Returns whether ranks exchange handles.
+    pub fn exchanges_handles(&self) -> bool {
+        self.iter().any(|plan| plan.exchanges().next().is_some())
+    }
+
+    /// Returns the world in which hosts wait for their GPUs by `rules`. Instructions have other numbers.
+    pub fn with_host_waits(&self, rules: &[HostRule]) -> Self {
         Self::new(self.iter().map(|plan| with_waits(plan, rules)).collect())
     }
 }
 
 impl Plan {
     /// Returns the barriers of exchanges of handles.
-    pub(super) fn exchanges(&self) -> impl Iterator<Item = usize> {
+    fn exchanges(&self) -> impl Iterator<Item = usize> {
         let shares = |it: &Inst| matches!(it.kind, InstKind::ShareMemHandles { .. });
         let behind = (1..self.code.len()).filter(move |at| shares(&self.code[at - 1]));
         behind.filter(|at| self.code[*at].kind == InstKind::Barrier)
@@ -84,5 +89,8 @@ fn wait(plan: &mut Plan, issued: &Issued, streams: usize, origin: u32) {
         let of_work = work.map(|work| InstKind::Wait { work });
         let record = [InstKind::RecordEvent { event }, InstKind::HostWait { event }];
         plan.code.extend(of_work.into_iter().chain(record).map(|kind| Inst { kind, stream, origin }));
+        // As at `Synchronize(host)`, what is issued behind it follows.
+        let behind = (0..streams as StreamNo).filter(|it| *it != stream);
+        plan.code.extend(behind.map(|stream| Inst { kind: InstKind::WaitEvent { event }, stream, origin }));
     }
 }

@@ -42,8 +42,9 @@ struct CommQueue {
     stream: StreamNo,
     /// Whether a stream of the program serves as the queue.
     is_program_stream: bool,
-    /// The library's last work, if no instructions of a transport follow it on the queue.
-    last_library_work: Option<WorkNo>,
+    /// The library's last work, if no instructions of a transport follow it on the queue. Behind it those that gather views: executors that map
+    /// the shards have none.
+    last_library_works: Vec<WorkNo>,
 }
 
 /// Rewrites a plan. `lowered` has the communications with a transport, by instruction.
@@ -122,7 +123,7 @@ fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap
         }
         queues.insert(
             number,
-            CommQueue { stream, is_program_stream: program_stream.is_some(), last_library_work: None },
+            CommQueue { stream, is_program_stream: program_stream.is_some(), last_library_works: Vec::new() },
         );
     }
     queues
@@ -237,11 +238,13 @@ impl PlanRewriter<'_> {
     ) -> LoweredWait {
         let renumbered = self.plan.work_count as WorkNo;
         self.plan.work_count += 1;
-        if let Some(queue) = queue {
-            queue.last_library_work = Some(renumbered);
-        }
         if let Some((_, work)) = kind.communication_numbers_mut() {
+            let gathers = self.plan.gathered_views.iter().any(|it| it.work == *work);
             *work = renumbered;
+            if let Some(queue) = queue {
+                queue.last_library_works.retain(|_| gathers);
+                queue.last_library_works.push(renumbered);
+            }
         }
         self.emit(kind, stream, origin);
         LoweredWait::Work(renumbered)
@@ -278,7 +281,7 @@ impl PlanRewriter<'_> {
     /// Emits all instructions of a transport on the queue of its communicator.
     fn inline_on_queue(&mut self, mut comm: LoweredComm, queue: &mut CommQueue, origin: u32) -> LoweredWait {
         let stream = queue.stream;
-        if let Some(work) = queue.last_library_work.take().filter(|_| !queue.is_program_stream) {
+        for work in queue.last_library_works.drain(..).filter(|_| !queue.is_program_stream) {
             self.emit(InstKind::Wait { work }, stream, origin);
         }
         let epilogue = self.emit_prologue(&mut comm, stream, origin);

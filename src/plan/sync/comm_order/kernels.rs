@@ -187,7 +187,7 @@ fn communicator(plans: &[Plan], at: InstRef) -> Option<u32> {
 
 /// Returns, by the first instruction of each member's part of a collective over peer memory, a number that all
 /// members of the collective share: one waits for the signals of another.
-fn joint_peer_collectives(world: &World) -> FxHashMap<InstRef, CommNo> {
+pub fn joint_peer_collectives(world: &World) -> FxHashMap<InstRef, CommNo> {
     let all: Vec<(InstRef, &PeerCollective)> = world
         .iter()
         .flat_map(|plan| {
