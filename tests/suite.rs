@@ -75,6 +75,7 @@ mod suite {
     pub mod emulated;
     pub mod emulator;
     pub mod end_to_end_layers;
+    pub mod evidence;
     pub mod excess;
     pub mod exploration;
     pub mod files;
@@ -161,6 +162,7 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));
+    trials.extend(evidence::trials());
     trials.push(mangler::trial(&cases));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
