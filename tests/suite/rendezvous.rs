@@ -234,7 +234,7 @@ fn a_signal_stops_ranks_that_wait() -> Result<(), Failed> {
         while !published() && begin.elapsed() < LIMIT {
             thread::sleep(Duration::from_millis(10));
         }
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(1000));
         let stopped = Instant::now();
         Command::new("kill").args([format!("-{signal}"), children[0].id().to_string()]).status()?;
         let ends = end(children, LIMIT)?;
@@ -268,10 +268,9 @@ fn no_rank_outlives_its_launcher() -> Result<(), Failed> {
             folder.join(format!("{world}-{at}")).display()
         );
     }
-    let mut launcher = Command::new("sh");
-    let mut launcher =
-        launcher.args(["-c", &format!("{script} wait")]).env("HIR", env!("CARGO_BIN_EXE_hir-run"));
-    let mut launcher = launcher.current_dir(ROOT).spawn()?;
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script} wait")]).env("HIR", env!("CARGO_BIN_EXE_hir-run"));
+    let mut launcher = command.current_dir(ROOT).spawn()?;
     thread::sleep(Duration::from_secs(2));
     launcher.kill()?;
     launcher.wait()?;
