@@ -76,8 +76,10 @@ mod suite {
     pub mod emulated;
     pub mod emulator;
     pub mod end_to_end_layers;
+    pub mod evidence;
     pub mod excess;
     pub mod exploration;
+    pub mod failing_calls;
     pub mod files;
     pub mod fixes;
     pub mod generator;
@@ -125,6 +127,7 @@ mod suite {
     pub mod transformer;
     pub mod transports;
     pub mod tuning;
+    pub mod unsafe_blocks;
     pub mod unsharded;
     pub mod untrusted;
     pub mod usage;
@@ -163,6 +166,9 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));
+    trials.extend(evidence::trials());
+    trials.extend(failing_calls::trials());
+    trials.push(unsafe_blocks::trial());
     trials.push(mangler::trial(&cases));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
@@ -183,7 +189,7 @@ fn main() -> ExitCode {
     trials.extend(dependencies::trials());
     trials.extend(agents::trials());
     trials.extend(editor::trials());
-    trials.push(licenses::trial());
+    trials.extend(licenses::trials());
     trials.extend(shared_builds::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());

@@ -131,8 +131,8 @@ pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) 
         Ok(it) => it,
         // Nothing is left to do if a message cannot be written.
         Err(fault) => {
-            let _ = fault.print();
-            return if fault.use_stderr() { USAGE } else { 0 };
+            let printed = fault.print();
+            return if fault.use_stderr() { USAGE } else { printed.map_or(ENVIRONMENT, |()| 0) };
         }
     };
     match run(&options, system.read) {

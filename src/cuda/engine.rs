@@ -195,6 +195,11 @@ impl Engine {
             self.executable.commands.len(),
             self.executable.streams.len()
         ));
+        let unmapped = self.memory.unmapped.iter();
+        notes.extend(
+            unmapped
+                .map(|it| format!("rank {it} cannot map the memory of another rank (cuIpcOpenMemHandle)")),
+        );
         notes.extend(self.comms.library.clone());
         notes
     }

@@ -187,7 +187,9 @@ fn load_kernels(
     let cubin = match cubins.get(&source) {
         Some(it) => it,
         None => {
-            let compiled = kernels::nvrtc::compile(&source, device.capability)?;
+            let names = kernels.functions().into_iter().map(|it| it.0).skip(kernels::COMMON_KERNELS.len());
+            let names = format!("a kernel of {}", grammar::list_text(names, 4, "and"));
+            let compiled = kernels::nvrtc::compile(&source, device.capability, &names)?;
             cubins.entry(source).or_insert(compiled)
         }
     };

@@ -30,6 +30,8 @@ pub(super) struct DeviceMemory {
     touched: u64,
     /// Whether every rank has mapped the segments of all others.
     mapped: bool,
+    /// The ranks that could not map the memory of another one, which the plan does not need.
+    pub unmapped: Vec<usize>,
     /// Whether the GPUs of all ranks are connected by NVLink.
     has_nvlink: bool,
     /// Number of bytes allocated by this process.
@@ -71,6 +73,7 @@ impl DeviceMemory {
             touched,
             mapped: false,
             has_nvlink: false,
+            unmapped: Vec::new(),
             allocated,
         })
     }
@@ -92,6 +95,7 @@ impl DeviceMemory {
         mine.extend(discover::host_id().into_bytes());
         let theirs = peers.all_gather(&mine)?;
         let mut has_nvlink = true;
+        let mut has_failed = false;
         for (rank, it) in theirs.iter().enumerate() {
             let (Some(handle), Some(address), Some(bytes), Some(uuid), Some(host)) =
                 (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..96), it.get(96..))
@@ -125,13 +129,14 @@ impl DeviceMemory {
                     )));
                 }
                 // NCCL finds its own transport.
-                Err(_) => {}
+                Err(_) => has_failed = true,
             }
         }
         let others = self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0);
         device.touch(self.touched, others.map(|it| *it.1), stream)?;
         let mapped = self.symmetric.iter().all(|it| *it != 0);
-        let all = peers.all_gather(&[u8::from(mapped), u8::from(has_nvlink)])?;
+        let all = peers.all_gather(&[mapped, has_nvlink, has_failed].map(u8::from))?;
+        self.unmapped = (0..all.len()).filter(|rank| all[*rank].get(2) == Some(&1)).collect();
         self.mapped = all.iter().all(|it| it.first() == Some(&1));
         self.has_nvlink = all.iter().all(|it| it.get(1) == Some(&1));
         Ok(())

@@ -238,23 +238,26 @@ impl TensorFile {
     }
 }
 
-/// Writes tensors. Tensors of the same safetensors file are written together. An existing file is replaced.
+/// Writes tensors. Tensors of the same safetensors file are written together, also if several paths name it. An existing file is replaced.
 ///
 /// # Errors
 /// Reports bfloat16 in npy, a file or key that is given twice, and a file that cannot be written.
 pub fn save(tensors: &[(TensorFile, &NdArray)]) -> Result<(), IoError> {
-    let mut files: BTreeMap<&Path, Vec<(&TensorFile, &NdArray)>> = BTreeMap::new();
+    let mut files: BTreeMap<PathBuf, Vec<(&TensorFile, &NdArray)>> = BTreeMap::new();
     for (file, tensor) in tensors {
-        files.entry(file.path()).or_default().push((file, tensor));
+        files.entry(atomic_file::destination(file.path())).or_default().push((file, tensor));
     }
-    for (path, tensors) in files {
+    for tensors in files.into_values() {
+        let path = tensors[0].0.path();
+        let is_npy = |it: &TensorFile| matches!(it, TensorFile::Npy(_));
         let keys = tensors.iter().map(|(file, tensor)| match file {
             TensorFile::Npy(_) => (None, *tensor),
             TensorFile::Safetensors { key, .. } => (Some(key.as_deref().unwrap_or("tensor")), *tensor),
         });
         let mut named = BTreeMap::new();
         for (key, tensor) in keys {
-            if named.insert(key, tensor).is_some() {
+            if named.insert(key, tensor).is_some() || named.len() > 1 && tensors.iter().any(|it| is_npy(it.0))
+            {
                 let fault = "two tensors are written to the same place".to_owned();
                 return Err(format_error(
                     path,

@@ -1,6 +1,6 @@
 //! Reads the files of an archive: `.zip`, `.tar`, `.tar.gz` and `.tgz`, and the bytes of a compressed dump.
 //!
-//! Nothing is written to disk, and the paths in an archive are only names. What is unpacked is limited: `MAX_FILE` for a file, and `MAX_UNPACKED` for all of an
+//! Nothing is written to disk, and the paths in an archive are only names. What is unpacked is limited: `MAX_FILE` for a file, and `most_unpacked` for all of an
 //! archive with what is skipped in it. Archives in archives are not read.
 
 use std::{
@@ -14,8 +14,15 @@ use flate2::read::GzDecoder;
 /// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
 pub const MAX_FILE: u64 = 256 << 20;
 
-/// The bytes that are unpacked from one archive at most.
-pub const MAX_UNPACKED: u64 = 4 << 30;
+/// Returns the bytes that are unpacked at most from so many: dumps are compressed to about a twentieth.
+fn most_unpacked(size: u64) -> u64 {
+    (64 << 20) + size.saturating_mul(40).min(4 << 30)
+}
+
+/// Returns the number of values that a dump has at most if it was unpacked from so many bytes. An unpacked file has fewer values than bytes.
+pub(crate) fn most_values(size: u64) -> usize {
+    (8 << 20) + 4 * size as usize
+}
 
 /// The longest name of a file in an archive, in bytes.
 const MAX_NAME: u64 = 1 << 16;
@@ -49,34 +56,41 @@ pub(crate) fn read(
     wanted: impl Fn(&str) -> bool,
     each: impl FnMut(&str, Vec<u8>),
 ) -> io::Result<()> {
-    let file = BufReader::new(File::open(path)?);
+    let file = File::open(path)?;
+    let most = most_unpacked(file.metadata()?.len());
+    let file = BufReader::new(file);
     let name = path.to_string_lossy().to_lowercase();
     if OTHERS.iter().any(|it| name.ends_with(it)) {
         let message =
             "hir unpacks `.zip`, `.tar`, `.tar.gz` and `.tgz`: unpack it (`tar -xf`), and give the folder";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     } else if name.ends_with(".zip") {
-        read_zip(file, wanted, each)
+        read_zip(file, most, wanted, each)
     } else if name.ends_with(".tar") {
-        read_tar(file, wanted, each)
+        read_tar(file, most, wanted, each)
     } else {
-        read_tar(GzDecoder::new(file), wanted, each)
+        read_tar(GzDecoder::new(file), most, wanted, each)
     }
 }
 
 /// Where there are no files, there are no archives.
 #[cfg(target_family = "wasm")]
-fn read_zip(_: BufReader<File>, _: impl Fn(&str) -> bool, _: impl FnMut(&str, Vec<u8>)) -> io::Result<()> {
+fn read_zip(
+    _: BufReader<File>,
+    _: u64,
+    _: impl Fn(&str) -> bool,
+    _: impl FnMut(&str, Vec<u8>),
+) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(target_family = "wasm"))]
 fn read_zip(
     file: BufReader<File>,
+    mut left: u64,
     wanted: impl Fn(&str) -> bool,
     mut each: impl FnMut(&str, Vec<u8>),
 ) -> io::Result<()> {
-    let mut left = MAX_UNPACKED;
     let mut archive = zip::ZipArchive::new(file).map_err(io::Error::other)?;
     for at in 0..archive.len() {
         let entry = archive.by_index(at).map_err(io::Error::other)?;
@@ -90,12 +104,12 @@ fn read_zip(
 
 fn read_tar(
     stream: impl Read,
+    mut left: u64,
     wanted: impl Fn(&str) -> bool,
     mut each: impl FnMut(&str, Vec<u8>),
 ) -> io::Result<()> {
     // What is skipped is unpacked, too.
-    let mut archive = tar::Archive::new(Limited { stream, left: MAX_UNPACKED });
-    let mut left = MAX_UNPACKED;
+    let mut archive = tar::Archive::new(Limited { stream, left });
     // A long name is an entry before that of its file. The library would read one of any size into memory.
     let mut long_name = None;
     for entry in archive.entries()?.raw(true) {
@@ -131,7 +145,7 @@ fn read_tar(
 /// # Errors
 /// As `read`.
 pub(crate) fn unpack_gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    unpack(GzDecoder::new(bytes), &mut MAX_UNPACKED.clone())
+    unpack(GzDecoder::new(bytes), &mut most_unpacked(bytes.len() as u64))
 }
 
 /// Unpacks a file of an archive, and what is compressed in it. `left` is what the archive may still unpack.
@@ -153,9 +167,8 @@ fn unpack(from: impl Read, left: &mut u64) -> io::Result<Vec<u8>> {
 
 fn too_large() -> io::Error {
     let message = format!(
-        "a file in it has more than {} MiB, or all of them have more than {} GiB: unpack it and give the folder",
-        MAX_FILE >> 20,
-        MAX_UNPACKED >> 30
+        "a file in it has more than {} MiB, or all of them have more than 64 MiB and 40 times its size: unpack it and give the folder",
+        MAX_FILE >> 20
     );
     io::Error::new(io::ErrorKind::FileTooLarge, message)
 }

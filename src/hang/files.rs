@@ -142,7 +142,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
 /// No file is a dump, no dump can be read, or dumps are in several folders.
 pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
     let tables = Interners::default();
-    let mut found = InFolders::new(&tables);
+    let mut found = InFolders::new(&tables, None);
     for (name, bytes) in files.iter().filter(|it| InFolders::is_wanted(&it.0)) {
         found.add(name, name.clone(), bytes);
     }
@@ -166,11 +166,13 @@ struct InFolders<'t> {
     tables: &'t Interners,
     read: Vec<ReadDump>,
     folders: BTreeSet<String>,
+    /// The size of the archive.
+    packed: Option<u64>,
 }
 
 impl<'t> InFolders<'t> {
-    fn new(tables: &'t Interners) -> Self {
-        Self { tables, read: Vec::new(), folders: BTreeSet::new() }
+    fn new(tables: &'t Interners, packed: Option<u64>) -> Self {
+        Self { tables, read: Vec::new(), folders: BTreeSet::new(), packed }
     }
 
     /// Whether a path may be that of a dump. macOS adds hidden files with the names of others.
@@ -184,7 +186,7 @@ impl<'t> InFolders<'t> {
         let looks = begins_like_dump(&bytes[..bytes.len().min(MAX_HEAD as usize)]);
         if let Some(rank) = rank_of_name(base(path)).filter(|_| looks || base(path).contains("rank")) {
             self.folders.insert(path.rsplit_once('/').map_or("", |it| it.0).to_owned());
-            let log = read_bytes(bytes, rank, &file, self.tables);
+            let log = read_bytes(bytes, rank, &file, self.tables, self.packed);
             self.read.push((rank, log.map_err(|it| Skipped { file, rank, why: it.to_string() })));
         }
     }
@@ -202,7 +204,7 @@ impl<'t> InFolders<'t> {
 
 /// Reads the dumps of an archive.
 fn in_archive(path: &Path, tables: &Interners) -> Result<Vec<ReadDump>, LoadError> {
-    let mut found = InFolders::new(tables);
+    let mut found = InFolders::new(tables, fs::metadata(path).ok().map(|it| it.len()));
     let file = |name: &str| format!("{}/{name}", path.display());
     archive::read(path, InFolders::is_wanted, |name, bytes| found.add(name, file(name), &bytes))
         .and_then(|()| found.finish())
@@ -361,7 +363,7 @@ fn read_file(path: &Path, rank: Rank, tables: &Interners) -> Result<RankLog, Ski
     if bytes.len() as u64 > MAX_FILE {
         return Err(skip(format!("it has more than {} MiB", MAX_FILE >> 20)));
     }
-    read_bytes(&bytes, rank, &shown, tables).map_err(|fault| skip(fault.to_string()))
+    read_bytes(&bytes, rank, &shown, tables, None).map_err(|fault| skip(fault.to_string()))
 }
 
 /// Why a file is not a dump.
@@ -387,13 +389,16 @@ pub(crate) enum UnreadableDump {
     Dump(#[from] dump::DumpError),
 }
 
-/// Makes the log of a rank from the bytes of its dump.
+/// Makes the log of a rank from the bytes of its dump. `packed` is the size of the archive that it comes from.
 pub(crate) fn read_bytes(
     bytes: &[u8],
     rank: Rank,
     file: &str,
     tables: &Interners,
+    packed: Option<u64>,
 ) -> Result<RankLog, UnreadableDump> {
+    let (unpacked, size) = (matches!(bytes, [0x1f, 0x8b, ..]), bytes.len() as u64);
+    let most = packed.or(unpacked.then_some(size)).map(archive::most_values);
     let unpacked;
     let bytes = match bytes {
         [0x1f, 0x8b, ..] => {
@@ -405,8 +410,8 @@ pub(crate) fn read_bytes(
     let (values, root) = match bytes {
         [] => return Err(UnreadableDump::Empty),
         _ if let Some(how) = archive::other_compression(bytes) => return Err(io::Error::other(how).into()),
-        [0x80, ..] => pickle::read(bytes)?,
-        _ => json::read(bytes).map_err(|fault| match fault.classify() {
+        [0x80, ..] => pickle::read(bytes, most)?,
+        _ => json::read(bytes, most).map_err(|fault| match fault.classify() {
             serde_json::error::Category::Eof => UnreadableDump::CutOff(fault),
             _ => UnreadableDump::Json(fault),
         })?,

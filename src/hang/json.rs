@@ -6,12 +6,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::value::{Id, Items, Node, TooManyValues, Values};
 
-/// Reads the one value of a JSON text.
+/// Reads the one value of a JSON text, which has at most so many values.
 ///
 /// # Errors
 /// Text that is no JSON, or nested more than 128 levels.
-pub(crate) fn read(bytes: &[u8]) -> Result<(Values, Id), serde_json::Error> {
-    let mut values = Values::default();
+pub(crate) fn read(bytes: &[u8], most: Option<usize>) -> Result<(Values, Id), serde_json::Error> {
+    let mut values = Values::with_limit(most);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let root = Seed(&mut values).deserialize(&mut reader)?;
     reader.end()?;

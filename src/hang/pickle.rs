@@ -21,15 +21,15 @@ pub(crate) enum PickleError {
     TooManyValues(#[from] TooManyValues),
 }
 
-/// Reads the one value of a pickle.
+/// Reads the one value of a pickle, which has at most so many values.
 ///
 /// # Errors
 /// Other opcodes than those of plain values, and bytes that are no pickle.
-pub(crate) fn read(bytes: &[u8]) -> Result<(Values, Id), PickleError> {
+pub(crate) fn read(bytes: &[u8], most: Option<usize>) -> Result<(Values, Id), PickleError> {
     let mut machine = Machine {
         bytes,
         at: 0,
-        values: Values::default(),
+        values: Values::with_limit(most),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: Vec::new(),
@@ -219,8 +219,8 @@ impl Machine<'_> {
 
     fn remember(&mut self, slot: u64) -> Result<(), PickleError> {
         let at = self.at;
-        // Picklers number their slots one after the other, and each takes a byte at least.
-        let slot = usize::try_from(slot).ok().filter(|it| *it <= self.bytes.len());
+        // Picklers number their slots one after the other, and each has a value of its own.
+        let slot = usize::try_from(slot).ok().filter(|it| *it <= self.values.count());
         let (Some(slot), Some(value)) = (slot, self.stack.last()) else {
             return Err(PickleError::Malformed { at, what: "a memo slot is out of range" });
         };

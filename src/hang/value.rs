@@ -39,15 +39,27 @@ pub(crate) struct Values {
     nodes: Vec<Node>,
     items: Vec<Id>,
     text: String,
+    /// The most nodes; `None` if the file was not unpacked.
+    most: Option<usize>,
 }
 
 /// The values do not fit into the numbers of an arena.
 #[derive(Debug, thiserror::Error)]
-#[error("the file has more than 4 billion values")]
+#[error(
+    "the file has more values than hir reads: 4 billion, or 8 million and 4 for each byte of a packed file, which can be unpacked"
+)]
 pub(crate) struct TooManyValues;
 
 impl Values {
+    /// Creates an arena of at most so many nodes.
+    pub(crate) fn with_limit(most: Option<usize>) -> Self {
+        Self { most, ..Self::default() }
+    }
+
     pub(crate) fn push(&mut self, node: Node) -> Result<Id, TooManyValues> {
+        if self.most.is_some_and(|most| self.nodes.len() >= most) {
+            return Err(TooManyValues);
+        }
         let id = u32::try_from(self.nodes.len()).map_err(|_| TooManyValues)?;
         self.nodes.push(node);
         Ok(Id(id))
@@ -80,6 +92,10 @@ impl Values {
             items.len = len as u32;
         }
         Ok(())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.nodes.len()
     }
 
     pub(crate) fn node(&self, id: Id) -> &Node {

@@ -55,18 +55,19 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects this process with the other ranks of its job.
+    /// Connects this process with the other ranks of its job. `stop` returns why this rank has to stop, if it has to.
     ///
     /// # Errors
-    /// Returns an error if the ranks do not find each other before the time-out.
+    /// Returns an error if this rank has to stop, or if the ranks do not find each other before the time-out.
     pub fn open(
         launch: &LaunchInfo,
         address: &Address,
         trust: &SecretSource,
         timeouts: Timeouts,
+        stop: &dyn Fn() -> Option<LaunchError>,
     ) -> Result<Self, LaunchError> {
         let connections =
-            rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous)?;
+            rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous, stop)?;
         Self::from_connections(launch, address.job.clone(), connections, timeouts).map_err(|fault| {
             LaunchError::Rendezvous { address: address.to_string(), message: fault.to_string() }
         })

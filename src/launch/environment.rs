@@ -108,6 +108,11 @@ pub fn variable_names() -> impl Iterator<Item = &'static str> {
     })
 }
 
+/// Returns the variable in which a launcher puts the rank.
+pub(super) fn rank_variable(launcher: &str) -> Option<&'static str> {
+    LAUNCHERS.iter().find(|it| it.name == launcher).map(|it| it.rank)
+}
+
 /// Returns what the launcher of this process has set, or `None` without a launcher.
 ///
 /// # Errors

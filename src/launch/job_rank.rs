@@ -18,6 +18,7 @@ use super::{
     progress::{PhaseLimit, PlanProgress, RankProgress},
     rendezvous::{self, SecretSource},
     report::ReportBuilder,
+    stop::Stop,
     watchdog::{EndProcess, Watchdog},
 };
 use hir_process::exit::Exit;
@@ -61,6 +62,11 @@ impl JobRank {
         end: EndProcess,
     ) -> Result<Self, LaunchError> {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
+        let stop = Stop::watch(Some(launch)).map_err(system)?;
+        // MPICH names no job. On one host, the process of its launcher does.
+        let is_one_host = launch.local_size.is_some_and(|it| it >= launch.world);
+        let own = || stop.launcher().filter(|_| is_one_host).map(|it| format!("process {it}"));
+        let launch = &LaunchInfo { job: launch.job.clone().or_else(own), ..launch.clone() };
         let report_requested = parent_death::watch(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
         let trust = SecretSource::from_environment(&address, &variable)?;
@@ -73,7 +79,8 @@ impl JobRank {
             step: usual.step.max(timeout),
         };
         Self::with_channel(
-            Channel::open(launch, &address, &trust, timeouts)?,
+            Channel::open(launch, &address, &trust, timeouts, &|| stop.fault())?,
+            stop,
             timeout,
             report_requested,
             report,
@@ -90,11 +97,13 @@ impl JobRank {
         report: ReportBuilder,
         end: EndProcess,
     ) -> Result<Self, LaunchError> {
-        Self::with_channel(Channel::single_process(), timeout, Arc::default(), report, end)
+        let stop = Stop::watch(None).map_err(|fault| LaunchError::Environment(fault.to_string()))?;
+        Self::with_channel(Channel::single_process(), stop, timeout, Arc::default(), report, end)
     }
 
     fn with_channel(
         channel: Channel,
+        stop: Stop,
         timeout: Duration,
         report_requested: Arc<AtomicBool>,
         report: ReportBuilder,
@@ -105,8 +114,8 @@ impl JobRank {
         let shared = Arc::clone(&progress);
         channel.set_progress_source(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let watchdog =
-            Watchdog::start(Arc::clone(&channel), timeout, report_requested, report, end).map_err(system)?;
+        let watchdog = Watchdog::start(Arc::clone(&channel), timeout, (report_requested, stop), report, end)
+            .map_err(system)?;
         Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 

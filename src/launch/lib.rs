@@ -42,6 +42,7 @@ mod report_claim;
 pub mod secret;
 pub mod session;
 pub mod spawn;
+mod stop;
 pub mod watchdog;
 
 #[cfg(test)]

@@ -67,6 +67,8 @@ impl Connection {
 const MAX_PORTS_TRIED: u16 = 16;
 /// Range of derived ports: below the ephemeral ports of Linux.
 const DERIVED_PORTS: std::ops::Range<u64> = 20_000..32_000;
+/// Interval in which a rank that waits for others looks whether it has to stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for a connection to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -202,16 +204,17 @@ impl SecretSource {
 }
 
 /// Connects a rank with the others. Rank 0 gets one connection from each other rank, by rank from 1. The
-/// other ranks get one connection to rank 0, once all ranks have joined.
+/// other ranks get one connection to rank 0, once all ranks have joined. `stop` returns why this rank has to stop, if it has to.
 ///
 /// # Errors
-/// Returns an error if ranks are missing at the deadline, if no port is free, or if there is no secret.
+/// Returns an error if this rank has to stop, if ranks are missing at the deadline, if no port is free, or if there is no secret.
 pub(super) fn connect(
     address: &Address,
     trust: &SecretSource,
     rank: usize,
     world: usize,
     patience: Duration,
+    stop: &dyn Fn() -> Option<LaunchError>,
 ) -> Result<Vec<Connection>, LaunchError> {
     let deadline = Instant::now() + patience;
     match (world, rank) {
@@ -226,7 +229,7 @@ pub(super) fn connect(
                     (secret, Some(published))
                 }
             };
-            listen::admit(&listener, address, &address.key(secret, world), deadline)
+            listen::admit(&listener, address, &address.key(secret, world), (deadline, stop))
         }
         _ => {
             let key = || match trust {
@@ -236,8 +239,8 @@ pub(super) fn connect(
                     Ok((address.key(secret, world), Some(port)))
                 }
             };
-            let connection = dial::dial(address, rank, world, deadline, key)?;
-            dial::await_welcome(connection, address, rank, patience).map(|it| vec![it])
+            let connection = dial::dial(address, rank, world, (deadline, stop), key)?;
+            dial::await_welcome(connection, address, rank, (patience, stop)).map(|it| vec![it])
         }
     }
 }

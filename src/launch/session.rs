@@ -10,9 +10,8 @@
 //! rank r -> rank 0   Message::Join        the first encrypted message; a replayed line 1 cannot produce it
 //! ```
 //!
-//! After the handshake, a message is a sequence of encrypted records. A record is a length of two bytes, then
-//! the ciphertext. The plaintext of the first record begins with the length of the whole message, in four
-//! bytes. Numbers are little-endian.
+//! After the handshake, a message is a sequence of encrypted records. The first one is the length of the message, in four bytes,
+//! little-endian; from it follow the lengths of the others. So no byte between the ends is read before it is authenticated.
 
 use std::{io, sync::Arc};
 
@@ -31,17 +30,17 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const NOISE_MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Size of an authentication tag, in bytes.
 const TAG_BYTES: usize = 16;
-/// Maximum size of the ciphertext of a record, in bytes, as Noise defines it.
-const MAX_RECORD_BYTES: usize = 65_535;
-/// Size of the length in front of a message, in bytes.
+/// Maximum size of the plaintext of a record, in bytes: Noise allows 65,535 bytes with the tag.
+const MAX_CHUNK: usize = 65_535 - TAG_BYTES;
+/// Size of the length of a message, in bytes.
 const LENGTH_BYTES: usize = 4;
 
 /// Size of the first message of a connection, in bytes.
 pub const HELLO_BYTES: usize = 8 + 4 + NOISE_MESSAGE_BYTES;
 /// Size of rank 0's answer, in bytes.
 pub const ANSWER_BYTES: usize = NOISE_MESSAGE_BYTES;
-/// Size of the record that contains `Message::Join`, in bytes.
-pub const JOIN_BYTES: usize = 2 + LENGTH_BYTES + 1 + TAG_BYTES;
+/// Size of the records of `Message::Join`, in bytes.
+pub const JOIN_BYTES: usize = LENGTH_BYTES + TAG_BYTES + 1 + TAG_BYTES;
 
 /// The identity of a job, on which both ends of a connection must agree.
 #[derive(Clone)]
@@ -164,15 +163,13 @@ impl Sealer {
     pub fn seal(&mut self, message: &Message) -> io::Result<Vec<u8>> {
         let invalid = |fault: &'static str| io::Error::new(io::ErrorKind::InvalidInput, fault);
         let encoded = message.encode().map_err(|_| invalid("the message is too long"))?;
-        let plain = [&(encoded.len() as u32).to_le_bytes()[..], &encoded].concat();
-        let mut records =
-            Vec::with_capacity(plain.len() + (plain.len() / MAX_RECORD_BYTES + 1) * (2 + TAG_BYTES));
-        for chunk in plain.chunks(MAX_RECORD_BYTES - TAG_BYTES) {
+        let length = (encoded.len() as u32).to_le_bytes();
+        let mut records = Vec::with_capacity(encoded.len() + (encoded.len() / MAX_CHUNK + 2) * TAG_BYTES);
+        for chunk in [&length[..]].into_iter().chain(encoded.chunks(MAX_CHUNK)) {
             let start = records.len();
-            records.extend(((chunk.len() + TAG_BYTES) as u16).to_le_bytes());
-            records.resize(start + 2 + chunk.len() + TAG_BYTES, 0);
+            records.resize(start + chunk.len() + TAG_BYTES, 0);
             self.cipher
-                .write_message(self.nonce, chunk, &mut records[start + 2..])
+                .write_message(self.nonce, chunk, &mut records[start..])
                 .map_err(|_| invalid("the message cannot be encrypted"))?;
             self.nonce += 1;
         }
@@ -194,36 +191,29 @@ impl Opener {
     /// was not encrypted by the peer. Other errors are those of the connection.
     pub fn read(&mut self, from: &mut impl io::Read) -> io::Result<Message> {
         let invalid = |fault: &str| io::Error::new(io::ErrorKind::InvalidData, fault.to_owned());
-        let mut message = Vec::new();
-        let mut wanted = None;
-        let mut record = Vec::new();
-        loop {
-            let mut length = [0; 2];
-            from.read_exact(&mut length)?;
-            record.resize(usize::from(u16::from_le_bytes(length)), 0);
-            from.read_exact(&mut record)?;
-            let start = message.len();
-            message.resize(start + record.len(), 0);
-            let count = self
-                .cipher
-                .read_message(self.nonce, &record, &mut message[start..])
-                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, InvalidRecord))?;
-            self.nonce += 1;
-            message.truncate(start + count);
-            let length = *wanted.get_or_insert_with(|| {
-                message
-                    .first_chunk::<LENGTH_BYTES>()
-                    .map_or(usize::MAX, |it| u32::from_le_bytes(*it) as usize)
-            });
-            // An empty record adds nothing to the message, so a peer could send them for ever.
-            if length > MAX_MESSAGE || count == 0 || message.len() > LENGTH_BYTES + length {
-                return Err(invalid("the message has a wrong length"));
-            }
-            if message.len() == LENGTH_BYTES + length {
-                return message::decode(&message[LENGTH_BYTES..])
-                    .map_err(|fault| invalid(&fault.to_string()));
-            }
+        let mut length = [0; LENGTH_BYTES];
+        self.open(from, &mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length == 0 || length > MAX_MESSAGE {
+            return Err(invalid("the message has a wrong length"));
         }
+        let mut message = Vec::new();
+        while message.len() < length {
+            let start = message.len();
+            message.resize(length.min(start + MAX_CHUNK), 0);
+            self.open(from, &mut message[start..])?;
+        }
+        message::decode(&message).map_err(|fault| invalid(&fault.to_string()))
+    }
+
+    /// Reads and decrypts a record whose plaintext fills `plain`.
+    fn open(&mut self, from: &mut impl io::Read, plain: &mut [u8]) -> io::Result<()> {
+        let mut record = vec![0; plain.len() + TAG_BYTES];
+        from.read_exact(&mut record)?;
+        let opened = self.cipher.read_message(self.nonce, &record, plain);
+        opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, InvalidRecord))?;
+        self.nonce += 1;
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ends a lost job: detects that it is lost, collects the progress of all ranks, and ends every process.
 //!
-//! A fault of the channel (a rank that is gone, silent, late or has aborted), SIGUSR1, SIGINT, SIGTERM and
-//! SIGHUP end the job. Rank 0 prints one report of the progress of all ranks, sends the exit code to the
+//! A fault of the channel (a rank that is gone, silent, late or has aborted), SIGUSR1, SIGINT, SIGTERM, SIGHUP and the end of the
+//! launcher end the job. Rank 0 prints one report of the progress of all ranks, sends the exit code to the
 //! others, and ends; they end with the same code. If rank 0 itself is lost, or sends no exit code within
 //! `EXIT_CODE_WAIT`, the first of the others on each host prints a report of what it knows (`report_claim`), and
 //! they all end with the exit code of the fault.
@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -23,11 +23,9 @@ use super::{
     progress::{PhaseLimit, RankProgress},
     report::{JobReport, ReportBuilder},
     report_claim,
+    stop::Stop,
 };
-use hir_process::{
-    exit::{Exit, FailureExit},
-    interrupt,
-};
+use hir_process::exit::{Exit, FailureExit};
 
 /// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -41,7 +39,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time to wait for the exit code from rank 0.
 const EXIT_CODE_WAIT: Duration = Duration::from_secs(4);
 /// Time to wait, after a signal, for the fault because of which the launcher ends the job.
-const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(200);
+const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(100);
 
 /// The function that ends the process. It gets the exit code, and the report if this rank prints it.
 pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<JobReport>) + Send>;
@@ -55,21 +53,20 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts the watchdog of a channel's job. The job ends if ranks that run their plans, or are in a phase
-    /// with a limit, make no progress for `timeout`, and when `report_requested` is set. `end` is called at most once,
+    /// with a limit, make no progress for `timeout`, and when `report` is set, or for the cause of `stop`. `end` is called at most once,
     /// on another thread, and must end the process.
     ///
     /// # Errors
     /// Returns the operating system's error if a signal handler or the thread cannot be set up.
-    pub fn start(
+    pub(super) fn start(
         channel: Arc<Channel>,
         timeout: Duration,
-        report_requested: Arc<AtomicBool>,
+        (report, stop): (Arc<AtomicBool>, Stop),
         builder: ReportBuilder,
         end: EndProcess,
     ) -> std::io::Result<Self> {
-        let flags = Signals { report: report_requested, terminate: Arc::default() };
+        let flags = Signals { report, stop };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
-        interrupt::store_first_signal(&flags.terminate)?;
         let (done, builder) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(builder)));
         let (over, shared) = (Arc::clone(&done), Arc::clone(&builder));
         let guard = thread::Builder::new().name("hir-watchdog".to_owned());
@@ -107,8 +104,7 @@ impl Drop for Watchdog {
 
 struct Signals {
     report: Arc<AtomicBool>,
-    /// The signal that stops this process, or 0.
-    terminate: Arc<AtomicUsize>,
+    stop: Stop,
 }
 
 /// Detects that ranks which run their plans, or are in a phase with a limit, make no progress.
@@ -165,7 +161,7 @@ fn watch(
         }
         if signals.report.load(Ordering::Relaxed) {
             channel.abort(Exit::Hang, "report requested (SIGUSR1)");
-        } else if signals.terminate.load(Ordering::Relaxed) != 0 {
+        } else if let Some((exit, reason)) = signals.stop.cause() {
             // A launcher ends all processes when one has failed. The fault of that one is then the cause.
             let until = Instant::now() + SIGNAL_CAUSE_WAIT;
             while channel.fault().is_none() && !done.load(Ordering::Relaxed) && Instant::now() < until {
@@ -174,8 +170,7 @@ fn watch(
             if done.load(Ordering::Relaxed) {
                 return;
             }
-            let signal = signals.terminate.load(Ordering::Relaxed) as i32;
-            channel.abort(Exit::from_signal(signal), &format!("received {}", interrupt::signal_name(signal)));
+            channel.abort(exit, &reason);
         } else {
             if let Some(fault) = stalled.check(channel) {
                 channel.fail(fault);
@@ -190,7 +185,9 @@ fn watch(
         (exit, Some(build(&fault, &ranks)))
     };
     let (exit, report) = if channel.rank == 0 {
-        wait_for_fresh_records(channel);
+        // Open MPI 5 kills its processes a quarter of a second after the signal.
+        let is_signal = Exit::from(fault.exit()).is_signal();
+        wait_for_fresh_records(channel, if is_signal { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT });
         let (exit, report) = with_report(fault.exit());
         channel.broadcast_exit_code(exit);
         (exit, report)
@@ -206,10 +203,10 @@ fn watch(
 }
 
 /// Waits for progress records that are younger than the fault, from the ranks that still send heartbeats.
-fn wait_for_fresh_records(channel: &Channel) {
+fn wait_for_fresh_records(channel: &Channel, patience: Duration) {
     let start = Instant::now();
     let fresh = |it: &Option<(Duration, Vec<u8>)>| it.as_ref().is_none_or(|(age, _)| *age < start.elapsed());
-    while start.elapsed() < FRESH_RECORDS_WAIT
+    while start.elapsed() < patience
         && !channel.progress_records().iter().enumerate().all(|(at, it)| at == channel.rank || fresh(it))
     {
         thread::sleep(POLL_INTERVAL);

@@ -1,7 +1,7 @@
 //! Reads complete input files.
 //!
-//! A regular file has a known size. A FIFO or a device may never end, so the amount of data that is read from
-//! it is limited.
+//! A regular file has a known size, and no more is read than that. A FIFO, a device or a file of `/proc`, which states the size 0, may
+//! never end, so the amount of data that is read from it is limited.
 //!
 //! A run reads some files more than once: first to compare them with those of other ranks or to determine
 //! their shape, and then for their contents. All reads in one run return the same bytes: a regular file that
@@ -89,8 +89,8 @@ impl InputFiles {
         }
         let mut file = open(path, self.notice.as_ref())?;
         let about = file.metadata()?;
-        if !about.is_file() {
-            let bytes = read_stream(file)?;
+        if !about.is_file() || about.len() == 0 {
+            let bytes = with_fallible_allocation(|| stream_at_most(file, limit.min(MAX_STREAM)))?;
             read.insert(path.to_owned(), PreviousRead::Bytes(bytes.clone()));
             return Ok(bytes);
         }
@@ -104,7 +104,13 @@ impl InputFiles {
             bytes.try_reserve_exact(size).map_err(|_| {
                 io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
             })?;
-            file.read_to_end(&mut bytes)
+            (&mut file).take(about.len()).read_to_end(&mut bytes)?;
+            match file.read(&mut [0])? {
+                0 => Ok(()),
+                _ => Err(io::Error::other(
+                    "it grows while it is read: run again when no other process writes it",
+                )),
+            }
         })?;
         let digest = digest(&bytes);
         match read.insert(path.to_owned(), PreviousRead::Digest(digest)) {
@@ -173,10 +179,8 @@ fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        let message = format!(
-            "it is not a regular file and contains more than {} MiB: copy it to a file first",
-            limit >> 20
-        );
+        let message =
+            format!("it states no size and contains more than {} MiB: copy it to a file first", limit >> 20);
         Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
     } else {
         Ok(bytes)

@@ -18,6 +18,8 @@ grammar::named_enum! {
     pub enum InputKind {
         /// Small integers, possibly sparse, chosen so that sums of products are representable.
         Exact = "exact",
+        /// -1 or 1, which no term of a sum hides; 0 or 1 for Booleans, 1 for unsigned types.
+        Signs = "signs",
         /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
         Random = "random",
         /// The rank that holds the element; 0 in a whole tensor.
@@ -32,8 +34,9 @@ impl FromStr for InputKind {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        let unknown =
-            || format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`").into();
+        let unknown = || {
+            format!("unknown inputs `{text}`: expected `exact`, `random`, `signs`, `rank` or `zeros`").into()
+        };
         Self::of_name(text).ok_or_else(unknown)
     }
 }
@@ -88,6 +91,23 @@ pub struct InputGenerator {
 }
 
 impl InputGenerator {
+    /// Returns the chance that a product of two inputs is at most `tolerance` in size, so that a sum without it is not told from one with it.
+    /// Integers of type `exact` are 0 with a chance that its range has; of two factors uniform in [-1, 1), the product is at most t
+    /// with the chance t·(1 - ln t).
+    pub fn missed_product(&self, tolerance: f64) -> f64 {
+        let least = match self.kind {
+            InputKind::Exact if self.exact.density < 1.0 => 1.0 - self.exact.density.powi(2),
+            InputKind::Exact => {
+                let values = f64::from(2 * self.exact.magnitude + 1);
+                1.0 - ((values - 1.0) / values).powi(2)
+            }
+            InputKind::Random if tolerance > 0.0 => tolerance * (1.0 - tolerance.ln()),
+            InputKind::Random | InputKind::Signs => 0.0,
+            InputKind::Rank | InputKind::Zeros => 1.0,
+        };
+        if tolerance < 1.0 { least } else { 1.0 }
+    }
+
     /// Generates the shard of input number `position` that `layout` assigns to `rank`.
     ///
     /// # Errors
@@ -119,7 +139,7 @@ impl InputGenerator {
         let key = mix(mix(self.seed).wrapping_add(position as u64));
         let indices = layout.global_indices();
         let mut data = Data::zeros(dtype, indices.len())?;
-        if matches!(self.kind, InputKind::Exact | InputKind::Random) {
+        if !matches!(self.kind, InputKind::Zeros | InputKind::Rank) {
             for (at, index) in indices.into_iter().enumerate() {
                 let bits = mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN_GAMMA)));
                 data.set(at, Number::Int(((u128::from(bits) * most as u128) >> 64) as i64));
@@ -162,6 +182,8 @@ impl InputGenerator {
             (InputKind::Zeros, _) => 0.0,
             (InputKind::Rank, _) => rank as f64,
             (_, DType::Bool) => (bits >> 63) as f64,
+            (InputKind::Signs, _) if unsigned => 1.0,
+            (InputKind::Signs, _) => 1.0 - 2.0 * (bits >> 63) as f64,
             (InputKind::Random, _) if T::FLOAT => 2.0 * to_unit_interval(bits) - 1.0,
             _ if unsigned => self.exact.draw(bits).abs(),
             _ => self.exact.draw(bits),

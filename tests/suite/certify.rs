@@ -206,7 +206,7 @@ pub fn agree(original: &Program, edited: &Program) -> Option<bool> {
     let basis = ExpectationSource::Reference { exact: true };
     let wanted = expectations(results::outputs(&before, &wanted).ok()?, "the original", basis);
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
-    Some(judge_outputs(&after, &found, &wanted, &criteria).ok()?.is_right)
+    Some(judge_outputs(&after, &found, &wanted, &criteria).ok()?.is_right())
 }
 
 /// Makes one random edit of a statement: it is left out, done twice, exchanged with the next one, has another operand or number, or is another

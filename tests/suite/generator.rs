@@ -182,7 +182,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     if let Some(wanted) = whole {
         let criteria = Criteria { exact: Some(is_exact), ..Criteria::default() };
         let verdict = judge_outputs(&before, &outcome, &wanted, &criteria).map_err(|it| it.to_string())?;
-        if !verdict.is_right {
+        if !verdict.is_right() {
             return Err(format!("differs from its result on whole tensors: {}", verdict.line));
         }
     }
@@ -227,7 +227,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
         let verdict = judge_outputs(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
-        if !verdict.is_right {
+        if !verdict.is_right() {
             return Err(fault(&verdict.line.to_string()));
         }
     }

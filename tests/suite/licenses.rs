@@ -1,4 +1,4 @@
-//! Checks that every package below hir comes from crates.io and has a license that `deny.toml` allows. It reads the same
+//! Checks that every package below hir comes from crates.io and has a license that `deny.toml` allows, and lists those with several versions. It reads the same
 //! file as `cargo deny check licenses bans sources`, whose installation takes longer than all other checks together.
 
 use std::{fs, path::Path, process::Command};
@@ -6,13 +6,41 @@ use std::{fs, path::Path, process::Command};
 use libtest_mimic::{Failed, Trial};
 use spdx::{Expression, ParseMode};
 
-use super::ROOT;
+use super::{ROOT, setting};
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Returns the trial of this file.
-pub fn trial() -> Trial {
-    Trial::test("dependencies_come_from_crates_io_with_allowed_licenses", check)
+/// Returns the trials of this file.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("dependencies_come_from_crates_io_with_allowed_licenses", check),
+        Trial::test("duplicates_of_dependencies_are_those_of_today", duplicates),
+    ]
+}
+
+/// Compares the packages of which the tools use several versions with the recorded ones.
+fn duplicates() -> Result<(), Failed> {
+    let cargo = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--duplicates",
+            "--edges=normal",
+            "--depth=0",
+            "--prefix=none",
+        ])
+        .current_dir(ROOT)
+        .output()?;
+    if !cargo.status.success() {
+        return Err(format!("cargo tree:\n{}", String::from_utf8_lossy(&cargo.stderr)).into());
+    }
+    let mut list: Vec<String> =
+        String::from_utf8_lossy(&cargo.stdout).lines().map(|it| format!("{it}\n")).collect();
+    list.retain(|it| it.len() > 1);
+    list.sort_unstable();
+    list.dedup();
+    setting::compare("tests/suite/duplicates.txt", &list.concat())
 }
 
 fn check() -> Result<(), Failed> {

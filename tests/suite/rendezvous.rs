@@ -39,6 +39,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("rendezvous::several_hosts_need_a_secret", several_hosts_need_a_secret),
         Trial::test("rendezvous::a_port_in_use_is_named", a_port_in_use_is_named),
         Trial::test("rendezvous::any_bytes_are_refused", any_bytes_are_refused),
+        Trial::test("rendezvous::a_signal_stops_ranks_that_wait", a_signal_stops_ranks_that_wait),
+        Trial::test("rendezvous::no_rank_outlives_its_launcher", no_rank_outlives_its_launcher),
     ]
 }
 
@@ -213,4 +215,76 @@ fn any_bytes_are_refused() -> Result<(), Failed> {
         wire::run(&bytes)?;
     }
     Ok(())
+}
+
+/// Ranks that wait for another one end with the signal, and leave no secret.
+fn a_signal_stops_ranks_that_wait() -> Result<(), Failed> {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let folder = std::env::temp_dir().join(format!("hir-stopped-{signal}-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let port = port()?;
+        let start = |at: usize| {
+            let mut command = rank(at, 3, port, &[QUICK, "-T", "20"]);
+            command.env_remove("HIR_JOB_SECRET").env("XDG_RUNTIME_DIR", &folder).spawn()
+        };
+        let children = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;
+        // Rank 0 has published its secret.
+        let published = || fs::read_dir(folder.join("hir")).is_ok_and(|mut it| it.next().is_some());
+        let begin = Instant::now();
+        while !published() && begin.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(10));
+        }
+        thread::sleep(Duration::from_millis(1000));
+        let stopped = Instant::now();
+        Command::new("kill").args([format!("-{signal}"), children[0].id().to_string()]).status()?;
+        let ends = end(children, LIMIT)?;
+        expect(
+            ends.iter().all(|it| it.0 == Some(code)) && stopped.elapsed() < Duration::from_secs(5),
+            &ends,
+        )?;
+        expect(ends[0].1 == format!("[STOPPED] rank 0: received SIG{signal}\n") && !published(), &ends)?;
+        fs::remove_dir_all(&folder)?;
+    }
+    Ok(())
+}
+
+/// A shell stands for a launcher: it has no rank, and its children have.
+fn no_rank_outlives_its_launcher() -> Result<(), Failed> {
+    let (port, folder) = (port()?, std::env::temp_dir().join(format!("hir-launcher-{}", std::process::id())));
+    fs::create_dir_all(&folder)?;
+    let mut script = String::new();
+    // Of five ranks, two wait for the others; four of four run.
+    for (at, world, port) in [
+        (0, 5, port),
+        (1, 5, port),
+        (0, 4, port + 40),
+        (1, 4, port + 40),
+        (2, 4, port + 40),
+        (3, 4, port + 40),
+    ] {
+        script += &format!(
+            "RANK={at} WORLD_SIZE={world} LOCAL_RANK={at} LOCAL_WORLD_SIZE={world} TORCHELASTIC_RUN_ID={port} MASTER_PORT={port} \
+             sh -c '\"$HIR\" {QUICK} --device=sim --schedule=seed:0..100000 -T 30 >/dev/null 2>&1; echo $? >{}' & ",
+            folder.join(format!("{world}-{at}")).display()
+        );
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script} wait")]).env("HIR", env!("CARGO_BIN_EXE_hir-run"));
+    let mut launcher = command.current_dir(ROOT).spawn()?;
+    thread::sleep(Duration::from_secs(2));
+    launcher.kill()?;
+    launcher.wait()?;
+    let begin = Instant::now();
+    let ended = || fs::read_dir(&folder).map(Iterator::count).unwrap_or(0);
+    while ended() < 6 && begin.elapsed() < Duration::from_secs(5) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let codes: Vec<String> =
+        fs::read_dir(&folder)?.filter_map(|it| fs::read_to_string(it.ok()?.path()).ok()).collect();
+    fs::remove_dir_all(&folder)?;
+    if codes.len() == 6 && codes.iter().all(|it| it.trim() == "4") {
+        Ok(())
+    } else {
+        Err(format!("{codes:?}").into())
+    }
 }

@@ -38,7 +38,7 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
     // `@one-rank` makes the program of one rank, which all ranks cannot run.
     for pipeline in PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@one-rank") {
         let Some(verdict) = run(&text, pipeline, &expected)? else { continue };
-        if !verdict.is_right || !verdict.line.text.contains("(f64 shadow, rtol 1e-9") {
+        if !verdict.is_right() || !verdict.line.text.contains("(f64 shadow, rtol 1e-9") {
             return Err(format!("{pipeline}: {}", verdict.line).into());
         }
         compared += 1;
@@ -49,7 +49,7 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
 fn a_small_error_is_found() -> Result<(), Failed> {
     let expected = expected(&network(true))?;
     match run(&network(false), "", &expected)? {
-        Some(verdict) if !verdict.is_right && verdict.line.text.contains("elements differ") => Ok(()),
+        Some(verdict) if !verdict.is_right() && verdict.line.text.contains("elements differ") => Ok(()),
         Some(verdict) => Err(verdict.line.to_string().into()),
         None => Err("it does not run".into()),
     }

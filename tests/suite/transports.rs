@@ -128,7 +128,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     // A program with a race may differ from itself.
     for seed in 0..RACE_SEEDS {
         let again = run(&plans, filling.fill(&plans).ok()?, Schedule::Seed(seed)).ok()?;
-        if !judge_outputs(&plans, &again, &wanted, &criteria).ok()?.is_right {
+        if !judge_outputs(&plans, &again, &wanted, &criteria).ok()?.is_right() {
             return None;
         }
     }
@@ -142,7 +142,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
             Err(fault) => return Some(Err(fault.to_string())),
         };
         let verdict = judge_outputs(&lowered, &outcome, &wanted, &criteria).ok()?;
-        if !verdict.is_right {
+        if !verdict.is_right() {
             return Some(Err(verdict.line.to_string()));
         }
     }

@@ -67,7 +67,7 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors", basis);
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
     let verdict = judge_outputs(&plans, &outcome, &wanted, &criteria).ok()?;
-    Some(if verdict.is_right { Ok(()) } else { Err(verdict.line.to_string()) })
+    Some(if verdict.is_right() { Ok(()) } else { Err(verdict.line.to_string()) })
 }
 
 fn shown(path: &Path) -> String {

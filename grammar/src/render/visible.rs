@@ -3,12 +3,18 @@
 use std::borrow::Cow;
 
 /// Returns the text with a visible character in place of each control character, except line ends and tabs, and of
-/// each character that reorders the text around it. The number of characters stays the same.
+/// each character that reorders the text around it, and of a line end before what GitHub Actions takes for a command, which a file name may
+/// contain. The number of characters stays the same.
 pub fn visible_text(text: &str) -> Cow<'_, str> {
-    if text.chars().all(|it| visible(it) == it) {
+    let begins_command = |it: &str| ["::", "##["].iter().any(|mark| it.trim_start().starts_with(mark));
+    let has_command = || text.split(['\n', '\r']).skip(1).any(begins_command);
+    if text.chars().all(|it| visible(it) == it) && !has_command() {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.chars().map(visible).collect())
+    let shown = |(at, it): (usize, char)| {
+        if it == '\n' && begins_command(&text[at + 1..]) { '\u{240a}' } else { visible(it) }
+    };
+    Cow::Owned(text.char_indices().map(shown).collect())
 }
 
 fn visible(letter: char) -> char {

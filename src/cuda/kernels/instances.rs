@@ -76,7 +76,7 @@ pub fn capabilities() -> Result<Vec<i32>, ExecutorError> {
 /// An instance cannot be generated or does not compile.
 pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), ExecutorError> {
     let source = source(first, step).map_err(|it| ExecutorError::Internal(it.to_string()))?;
-    let cubin = nvrtc::compile(&source, capability)?;
+    let cubin = nvrtc::compile(&source, capability, "an instance")?;
     if cubin.starts_with(b"\x7fELF") {
         Ok(())
     } else {

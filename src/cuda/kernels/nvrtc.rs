@@ -6,12 +6,11 @@ use cudarc::nvrtc::sys;
 
 use crate::{ExecutorError, library};
 
-/// Compiles a source to machine code for one compute capability (90 for 9.0).
+/// Compiles the source of the kernels `names` to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
-/// NVRTC is missing, does not support the capability, or rejects the source. The last is a bug in this
-/// program; the error contains the log.
-pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, ExecutorError> {
+/// NVRTC is missing, does not support the capability, or rejects the source. The error then contains the names and the log.
+pub(crate) fn compile(source: &str, capability: i32, names: &str) -> Result<Vec<u8>, ExecutorError> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;
     if !supported.contains(&capability) {
@@ -56,11 +55,15 @@ pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, Executor
     let status = unsafe { (nvrtc.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
     let result = match status {
         0 => cubin(nvrtc, program),
-        _ => Err(ExecutorError::Internal(format!("a kernel does not compile:\n{}", log(nvrtc, program)))),
+        _ => {
+            let text = format!("{names} does not compile: {}", log(nvrtc, program));
+            Err(ExecutorError::failed_call("nvrtcCompileProgram", status, &text))
+        }
     };
     // SAFETY: the program is live, and this is its last use.
-    unsafe { (nvrtc.nvrtcDestroyProgram)(&raw mut program) };
-    result
+    let destroyed = unsafe { (nvrtc.nvrtcDestroyProgram)(&raw mut program) };
+    let bytes = result?;
+    nvrtc.check("nvrtcDestroyProgram", destroyed).map(|()| bytes)
 }
 
 /// Returns the compute capabilities that NVRTC compiles for.

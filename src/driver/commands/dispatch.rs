@@ -10,7 +10,10 @@ use hir_process::exit::Exit;
 use super::run_tool;
 use crate::{
     session::{CommandLine, Session},
-    tool::help::{command, print_information},
+    tool::{
+        help::{command, print_information},
+        report_usage_error,
+    },
 };
 
 /// A tool.
@@ -124,7 +127,8 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         // With the name of a tool, one would have been found.
         return match printed.and_then(|()| whole().try_get_matches_from(words)) {
             Ok(_) => Exit::Usage,
-            Err(fault) => fault.exit(),
+            Err(fault) if fault.use_stderr() => fault.exit(),
+            Err(fault) => report_usage_error(&session, &fault, |_| ()),
         };
     };
     if start.is_empty() {

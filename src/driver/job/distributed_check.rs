@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use crate::run::{failure::JobFailure, verdict::OutputVerdict};
 use hir_executor::ProcessGroup;
 use hir_plan::Plan;
+use hir_process::exit::Exit;
 use hir_tensor::dense::DenseTensor;
 
 /// The maximum total size of all outputs, in bytes, that are gathered on rank 0 when nothing is compared with
@@ -51,12 +52,12 @@ pub fn judge_distributed(
                     "{name}: ranks {other} and {rank} hold different values; if each rank keeps its own, use {name}@local",
                     name = port.name
                 );
-                let verdict = OutputVerdict::without_outputs(false, text);
+                let verdict = OutputVerdict::without_outputs(Exit::WrongResult, text);
                 return Ok(OutputVerdict { wrong_output: Some(at), ..verdict });
             }
         }
     }
-    Ok(OutputVerdict::without_outputs(true, "ran, complete, not compared"))
+    Ok(OutputVerdict::without_outputs(Exit::Success, "ran, complete, not compared"))
 }
 
 #[cfg(test)]
@@ -106,9 +107,9 @@ mod tests {
                     (DeviceMesh{0 1})) :\n} // %HostIrContainer\n";
         let plans = plans_of_text(text, 2).unwrap_or_default();
         assert!(!exceeds_gather_limit(&plans));
-        assert!(judge_distributed(&plans, &block(), &Two { differs: false })?.is_right);
+        assert!(judge_distributed(&plans, &block(), &Two { differs: false })?.is_right());
         let verdict = judge_distributed(&plans, &block(), &Two { differs: true })?;
-        assert!(!verdict.is_right);
+        assert!(!verdict.is_right());
         assert_eq!(
             verdict.line.to_string(),
             "[FAILED] T0: ranks 0 and 1 hold different values; if each rank keeps its own, use T0@local"

@@ -23,7 +23,7 @@ use hir_launch::{
 };
 use hir_plan::timeline::estimate::MeasuredTime;
 use hir_plan::{Plan, View, ViewOnRank, World};
-use hir_process::exit::FailureExit;
+use hir_process::exit::{Exit, FailureExit};
 use hir_sim::SimOutcome;
 use hir_tensor::{
     data::{
@@ -251,7 +251,7 @@ pub fn run(
         say("large outputs stay on their ranks; replicated parts are compared by digest".to_owned());
     }
     let mut tuning = None;
-    if let Some(options) = job.tune.filter(|_| verdict.is_right) {
+    if let Some(options) = job.tune.filter(|_| verdict.is_right()) {
         let on_product = |done: usize, all: usize| {
             let phase = format!("measuring algorithms of matrix products, {done} of {all} done");
             member.set_phase_with_limit(&phase, PhaseLimit::Timeout);
@@ -264,11 +264,11 @@ pub fn run(
         member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, mine, member)?;
     }
-    if job.bench.is_none() || !verdict.is_right {
+    if job.bench.is_none() || !verdict.is_right() {
         outcome.watched = read_watched(job, engine, member)?;
     }
     let (mut timing, mut host) = (None, None);
-    if let Some(bench) = job.bench.filter(|_| verdict.is_right) {
+    if let Some(bench) = job.bench.filter(|_| verdict.is_right()) {
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
@@ -276,13 +276,13 @@ pub fn run(
         // The outputs of the last timed run must be correct as well, and those of the first run.
         member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, ran.outputs, member)?;
-        if let Some(difference) = ran.difference.filter(|_| verdict.is_right) {
+        if let Some(difference) = ran.difference.filter(|_| verdict.is_right()) {
             verdict = with_difference(verdict, difference);
         }
         outcome.watched = read_watched(job, engine, member)?;
         timing = Some((ran.timing, engine.profile_lines(peers)?));
     }
-    if let Some(Stress { runs, seed }) = job.stress.filter(|_| verdict.is_right) {
+    if let Some(Stress { runs, seed }) = job.stress.filter(|_| verdict.is_right()) {
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
@@ -293,13 +293,13 @@ pub fn run(
         }
     }
     let mut run_times = None;
-    if job.measures_times && verdict.is_right {
+    if job.measures_times && verdict.is_right() {
         member.set_phase_with_limit("measuring a timeline", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         run_times = Some(engine.measure_times(peers)?);
     }
     // Profiling leaves undefined outputs behind, so it comes last.
-    if job.profile_host && verdict.is_right {
+    if job.profile_host && verdict.is_right() {
         member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
         host = Some(engine.profile_host(peers, is_replayed)?);
     }
@@ -309,7 +309,7 @@ pub fn run(
 
 /// Returns the verdict on outputs that differ from those of an earlier run with the same inputs.
 fn with_difference(verdict: OutputVerdict, difference: String) -> OutputVerdict {
-    OutputVerdict { is_right: false, line: Verdict::failed(difference), ..verdict }
+    OutputVerdict { exit: Exit::WrongResult, line: Verdict::failed(difference), ..verdict }
 }
 
 /// Gathers the outputs and judges them.
@@ -417,7 +417,7 @@ fn judge_on_rank0(
         member.set_phase("waiting for rank 0 to judge the outputs");
         let results = member.channel.all_gather_values::<Option<Judged>>(&None)?;
         return match results.into_iter().next().flatten() {
-            Some(Ok(is_right)) => Ok(OutputVerdict::without_outputs(is_right, "")),
+            Some(Ok(exit)) => Ok(OutputVerdict::without_outputs(exit, "")),
             // Parts of an output that do not fit together are a bug.
             Some(Err(summary)) => {
                 Err(JobFailure::OtherRank { rank: 0, exit: FailureExit::INTERNAL_ERROR, summary })
@@ -429,12 +429,12 @@ fn judge_on_rank0(
     let judged = verdict::judge_outputs(job.world, outcome, job.expectations, &job.criteria);
     let judged = judged.map_err(JobFailure::from);
     let result: Judged = match &judged {
-        Ok(it) => Ok(it.is_right),
+        Ok(it) => Ok(it.exit),
         Err(failure) => Err(failure.summary()),
     };
     member.channel.all_gather_values(&Some(result))?;
     judged
 }
 
-/// The result of rank 0 for the outputs: whether they are right, or why it cannot judge them.
-type Judged = Result<bool, String>;
+/// The result of rank 0 for the outputs: its exit code, or why it cannot judge them.
+type Judged = Result<Exit, String>;

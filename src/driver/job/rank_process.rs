@@ -145,7 +145,7 @@ pub fn join(
         Err(fault) => {
             let message = fault.to_string();
             if launch.rank == 0 {
-                let verdict = Verdict::failed(message.lines().next().unwrap_or_default());
+                let verdict = Verdict::of(fault.exit().into(), message.lines().next().unwrap_or_default());
                 screen.session().print(&Report::Verdict(verdict));
             }
             return screen.fail(fault.exit().into(), &message);

@@ -5,7 +5,7 @@ mod canonical;
 mod validate;
 
 use grammar::InvalidOption;
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use grammar::bindings::Binding;
@@ -32,7 +32,10 @@ use crate::{
 use hir_check::OrderingModel;
 use hir_plan::limits::DEFAULT_MAX_WORK;
 use hir_sim::ScheduleSet;
-use hir_tensor::generate::InputKind;
+use hir_tensor::{
+    data::{Data, shadow::number_to_f64},
+    generate::InputKind,
+};
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
@@ -109,14 +112,10 @@ pub struct Options {
     /// The timelines to write.
     #[command(flatten)]
     pub timelines: TimelineFlags,
-    /// Values of inputs that `--input` does not provide.
-    #[arg(
-        help_heading = "Inputs and results",
-        long,
-        default_value = "exact",
-        value_name = "exact|random|rank|zeros"
-    )]
-    pub inputs: InputKind,
+    /// Values of inputs that `--input` does not provide. By default `exact`; of results that another program computes, also
+    /// those with `signs` and `random` are compared.
+    #[arg(help_heading = "Inputs and results", long, value_name = "exact|random|signs|rank|zeros")]
+    pub inputs: Option<InputKind>,
     /// Seed of the generated values.
     #[arg(help_heading = "Inputs and results", long, default_value_t = 0)]
     pub seed: u64,
@@ -229,7 +228,7 @@ pub enum Issue {
 }
 
 /// An operand of `--expect`.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub enum Expect {
     /// The outputs of the simulator.
     Sim,
@@ -392,10 +391,27 @@ impl Options {
     }
 
     /// Returns the criteria that select a tolerance. `exact` is set if it is known whether the run rounded
-    /// nothing.
-    pub fn criteria(&self, exact: Option<bool>, on_gpus: bool) -> Criteria {
+    /// nothing. `inputs` are those of the ranks that are known.
+    pub fn criteria(&self, exact: Option<bool>, on_gpus: bool, inputs: &[Vec<Arc<Data>>]) -> Criteria {
         let reads_files = self.input.iter().any(|it| it.value.starts_with('@'));
-        Criteria { user_tolerance: self.tolerance(), exact, reads_files, on_gpus }
+        let mut elements = inputs
+            .iter()
+            .flatten()
+            .flat_map(|it| (0..it.len()).map(|at| number_to_f64(it.get(at))))
+            .peekable();
+        Criteria {
+            user_tolerance: self.tolerance(),
+            exact,
+            reads_files,
+            on_gpus,
+            compares: self.reference.is_some() || self.expect.iter().any(|it| *it != Expect::Sim),
+            zero_inputs: elements.peek().is_some() && elements.all(|it| it == 0.0),
+        }
+    }
+
+    /// Returns the values of inputs that `--input` does not provide.
+    pub fn inputs(&self) -> InputKind {
+        self.inputs.unwrap_or(InputKind::Exact)
     }
 
     /// Returns the tolerance of `--rtol` and `--atol`, if given.

@@ -84,7 +84,56 @@ pub struct Comparison {
     pub undetermined: usize,
     /// The tolerance, formatted for the verdict.
     pub tolerance_text: ToleranceText,
+    /// How much the comparison shows.
+    pub evidence: Evidence,
 }
+
+/// How much a comparison of two tensors shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// Number of elements that show something: finite ones whose tolerance is 0 or below `scale`.
+    pub decided: usize,
+    /// Number of elements that are not finite.
+    pub not_finite: usize,
+    /// Number of all elements.
+    pub total: usize,
+    /// The largest finite expected value.
+    pub scale: f64,
+    /// The largest tolerance of an element that shows something.
+    pub tolerance: f64,
+    /// The typical rounding errors of both tensors, if what the first one holds is less precise.
+    pub less_precise: Option<[f64; 2]>,
+}
+
+impl Evidence {
+    /// Returns the number of significant decimal digits that were compared; `None` if values are equal.
+    pub fn digits(&self) -> Option<f64> {
+        (self.tolerance > 0.0).then(|| (self.scale / self.tolerance).log10().max(0.0))
+    }
+
+    /// Returns why the comparison shows too little: less than half of the elements show something, or the first tensor is less
+    /// precise.
+    pub fn doubt(&self) -> Option<String> {
+        let Self { decided, not_finite, total, scale, .. } = *self;
+        if 2 * decided >= total {
+            let [own, other] = self.less_precise?.map(format_3_digits);
+            return Some(format!(
+                "its rounding errors of {own} exceed those of what it is compared with, {other}"
+            ));
+        }
+        let unknown = total - decided - not_finite;
+        Some(match unknown {
+            0 => format!("{not_finite} of {total} elements are not finite"),
+            _ => format!(
+                "the error bounds of {unknown} of {total} elements exceed the largest value, {}",
+                format_3_digits(scale)
+            ),
+        })
+    }
+}
+
+/// A tensor whose typical rounding error exceeds that of the expected one, and the precision of its type, by this factor has lost precision.
+const LOST_PRECISION: f64 = 4.0;
 
 /// The element with the largest error, and error statistics.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,6 +198,7 @@ pub fn compare(
         rounded_difference: 0.0,
         undetermined: 0,
         tolerance_text: judge.allowed(),
+        evidence: Evidence::default(),
     };
     let mut worst: Option<(f64, f64, usize)> = None;
     let (mut count, mut max_rel) = (0, 0f64);
@@ -182,6 +232,7 @@ pub fn compare(
             worst = Some((error, tolerance, at));
         }
     }
+    found.evidence = judge.evidence(found.rounded_difference > 0.0);
     found.mismatch = worst.map(|(max_abs, tolerance, flat)| Mismatch {
         index: unravel_index(flat, &got.tensor.shape),
         flat_index: flat,
@@ -254,15 +305,46 @@ impl<'a> ElementComparer<'a> {
     fn new(got: ShadowedTensor<'a>, expected: ShadowedTensor<'a>, agreement: Tolerance) -> Self {
         let mut judge = Self { got, expected, agreement, typical_rounding: 0.0 };
         if matches!(agreement, Tolerance::Engines | Tolerance::Rounded) {
-            let len = got.tensor.data.len();
-            let mut errors: Vec<f64> = (0..len).map(|at| judge.rounding(at)).collect();
-            errors.retain(|it| *it > 0.0 && it.is_finite());
-            if !errors.is_empty() {
-                let at = errors.len() * 9 / 10;
-                judge.typical_rounding = *errors.select_nth_unstable_by(at, f64::total_cmp).1;
-            }
+            judge.typical_rounding = judge.typical(|at| judge.rounding(at));
         }
         judge
+    }
+
+    /// Returns the 90th percentile of the finite errors above 0; 0 if there are none.
+    fn typical(&self, error: impl Fn(usize) -> f64) -> f64 {
+        let mut errors: Vec<f64> = (0..self.got.tensor.data.len()).map(error).collect();
+        errors.retain(|it| *it > 0.0 && it.is_finite());
+        let at = errors.len() * 9 / 10;
+        if errors.is_empty() { 0.0 } else { *errors.select_nth_unstable_by(at, f64::total_cmp).1 }
+    }
+
+    /// Returns how much the comparison shows. `differs` is true if what the tensors hold differs by more than their type explains.
+    fn evidence(&self, differs: bool) -> Evidence {
+        let theirs = &self.expected.tensor.data;
+        let value = |at: usize| number_to_f64(theirs.get(at));
+        let values = || (0..theirs.len()).map(value).filter(|it| it.is_finite());
+        let scale = values().fold(0.0, |most: f64, it| most.max(it.abs()));
+        let mut found = Evidence { total: theirs.len(), scale, ..Evidence::default() };
+        found.not_finite = found.total - values().count();
+        for at in (0..found.total).filter(|at| value(*at).is_finite()) {
+            let tolerance = if self.agreement == Tolerance::Equal { 0.0 } else { self.element(at).2 };
+            if tolerance == 0.0 || tolerance < scale {
+                found.decided += 1;
+                found.tolerance = found.tolerance.max(tolerance);
+            }
+        }
+        if differs && let Some(bits) = theirs.dtype().significand_bits() {
+            let of = |it: ShadowedTensor<'_>| {
+                let data = &it.tensor.data;
+                self.typical(|at| {
+                    (number_to_f64(data.get(at)) - Estimate::of(data, it.shadow, at).value).abs()
+                })
+            };
+            let errors = [of(self.got), of(self.expected)];
+            let least = errors[1].max(scale * 0.5f64.powi(bits as i32));
+            found.less_precise = (errors[0] > LOST_PRECISION * least).then_some(errors);
+        }
+        found
     }
 
     /// Returns whether shadows are compared, and what the tensors hold differs by more than rounding.
@@ -350,7 +432,7 @@ fn abs_or_infinity(error: f64) -> f64 {
 }
 
 /// Formats a number with three significant digits: `8`, `0.889`, `1.3e-6`.
-pub(super) fn format_3_digits(number: f64) -> String {
+pub fn format_3_digits(number: f64) -> String {
     let rounded = format!("{number:.2e}").parse().unwrap_or(number);
     if rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
         rounded.to_string()

@@ -76,7 +76,7 @@ pub fn run_trial(
     let exact = outcome.notes.exactness.is_exact();
     let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
     let verdict = judge_outputs(world, &outcome, expectations, &criteria).map_err(stopped)?;
-    if verdict.is_right {
+    if verdict.is_right() {
         return Ok(RunResult { outputs: verdict.outputs, exact });
     }
     let output = verdict.wrong_output.and_then(|at| verdict.outputs.get(at));

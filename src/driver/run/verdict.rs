@@ -77,6 +77,10 @@ pub struct Criteria {
     pub reads_files: bool,
     /// True if the results come from GPUs, which compute no shadows.
     pub on_gpus: bool,
+    /// True if the user asks for a comparison, so that one has to take place.
+    pub compares: bool,
+    /// True if there are inputs, and all are 0.
+    pub zero_inputs: bool,
 }
 
 impl Criteria {

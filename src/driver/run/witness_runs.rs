@@ -129,7 +129,7 @@ impl<'w> WitnessRuns<'w> {
             Err(fault) => return Some(Err(fault)),
         };
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
-        judge_outputs(world, &outcome, expectations, &criteria).ok().map(|it| Ok(!it.is_right))
+        judge_outputs(world, &outcome, expectations, &criteria).ok().map(|it| Ok(!it.is_right()))
     }
 }
 

@@ -53,15 +53,10 @@ impl Verdict {
     pub fn of(exit: Exit, text: impl Into<String>) -> Self {
         let kind = match exit {
             Exit::Success => VerdictKind::Success,
+            Exit::Undecided => VerdictKind::Undecided,
             _ if exit.is_signal() => VerdictKind::Stopped,
             _ => VerdictKind::Failed,
         };
-        Self { kind, text: text.into() }
-    }
-
-    /// Returns the verdict on a run with these outputs.
-    pub fn on_outputs(are_right: bool, text: impl Into<String>) -> Self {
-        let kind = if are_right { VerdictKind::Success } else { VerdictKind::Failed };
         Self { kind, text: text.into() }
     }
 

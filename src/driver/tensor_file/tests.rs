@@ -92,6 +92,11 @@ fn safetensors_round_trip() -> Result<(), IoError> {
     save(&[(one.clone(), &all[0])])?;
     assert_eq!(read(&one)?, all[0]);
     assert!(message(save(&[(one.clone(), &all[0]), (one, &all[1])])).contains("same place"));
+    // Two paths of one file.
+    let [a, b] = ["z.safetensors#a", "./z.safetensors#b"].map(|it| folder.file(it));
+    let (a, b) = (a?, b?);
+    save(&[(a.clone(), &all[0]), (b.clone(), &all[1])])?;
+    assert_eq!((read(&a)?, read(&b)?), (all[0].clone(), all[1].clone()));
     Ok(())
 }
 

@@ -176,3 +176,15 @@ fn hostile_archives_end_with_an_error() {
     assert!(text(files::load(&["absent.zip".into()])).contains("absent.zip"));
     assert!(File::open("absent.zip").is_err());
 }
+
+/// A small archive cannot fill the memory: neither with the bytes nor with the values of its files.
+#[test]
+fn what_a_small_archive_becomes_is_limited() {
+    let values = [&b"\x80\x02"[..], &vec![b'N'; 20 << 20], b"."].concat();
+    assert!(text(load("a.zip", &zip(&[("rank_0", &values)]))).contains("more values than hir reads"));
+    let bytes = vec![0; 80 << 20];
+    assert!(text(load("a.zip", &zip(&[("rank_0", &bytes)]))).contains("40 times its size"));
+    // A slot of the memo that no pickler can have written takes no memory.
+    let slot = [&b"\x80\x02Nr"[..], &(1u32 << 24).to_le_bytes(), &vec![b'N'; 1 << 22], b"."].concat();
+    assert!(text(load("a.zip", &zip(&[("rank_0", &slot)]))).contains("a memo slot is out of range"));
+}

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Address, Connection, HANDSHAKE_TIMEOUT,
+    Address, Connection, HANDSHAKE_TIMEOUT, STOP_INTERVAL,
     pending::{self, Pending},
 };
 use crate::{
@@ -76,13 +76,16 @@ pub(super) fn dial(
     address: &Address,
     rank: usize,
     world: usize,
-    deadline: Instant,
+    (deadline, stop): (Instant, &dyn Fn() -> Option<LaunchError>),
     mut key: impl FnMut() -> Result<(JobKey, Option<u16>), ReadFault>,
 ) -> Result<Connection, LaunchError> {
     let start = Instant::now();
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut last = DialFailure::Nothing;
     loop {
+        if let Some(fault) = stop() {
+            return Err(fault);
+        }
         // The most informative failure of this round.
         let mut found = DialFailure::Nothing;
         match key() {
@@ -182,7 +185,7 @@ pub(super) fn await_welcome(
     mut connection: Connection,
     address: &Address,
     rank: usize,
-    patience: Duration,
+    (patience, stop): (Duration, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<Connection, LaunchError> {
     let start = Instant::now();
     let lost = |fault: io::Error| {
@@ -200,8 +203,28 @@ pub(super) fn await_welcome(
         )),
     }
     };
-    connection.stream.set_read_timeout(Some(patience + REPORT_WAIT)).map_err(lost)?;
+    let is_over = || start.elapsed() > patience + REPORT_WAIT;
     connection.stream.set_write_timeout(Some(REPORT_WAIT)).map_err(lost)?;
+    while !is_over() {
+        if let Some(fault) = stop() {
+            let _ = connection.send(&Message::Fault(fault.clone()));
+            return Err(fault);
+        }
+        let mut readable = false;
+        let mut poll = || {
+            pending::wait_readable([connection.stream.as_fd()].into_iter(), STOP_INTERVAL)?;
+            connection.stream.set_nonblocking(true)?;
+            readable =
+                !connection.stream.peek(&mut [0]).is_err_and(|it| it.kind() == io::ErrorKind::WouldBlock);
+            connection.stream.set_nonblocking(false)
+        };
+        poll().map_err(lost)?;
+        if readable {
+            break;
+        }
+    }
+    let left = (patience + REPORT_WAIT).saturating_sub(start.elapsed()).max(RETRY_PAUSES.0);
+    connection.stream.set_read_timeout(Some(left)).map_err(lost)?;
     match connection.receive() {
         Ok(Message::Welcome) => {
             connection.stream.set_read_timeout(None).map_err(lost)?;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    Address, Connection, HANDSHAKE_TIMEOUT,
+    Address, Connection, HANDSHAKE_TIMEOUT, STOP_INTERVAL,
     pending::{self, Pending},
 };
 use crate::{
@@ -134,15 +134,15 @@ impl std::fmt::Display for Rejected {
 /// joined of the outcome.
 ///
 /// # Errors
-/// Returns an error if ranks have not joined at the deadline or have left.
+/// Returns an error if ranks have not joined at the deadline or have left, or if this rank has to stop.
 pub(super) fn admit(
     listener: &TcpListener,
     address: &Address,
     key: &JobKey,
-    deadline: Instant,
+    limits: (Instant, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<Vec<Connection>, LaunchError> {
     let mut joined: Vec<Option<Connection>> = (1..key.world).map(|_| None).collect();
-    let complete = admit_into(&mut joined, listener, address, key, deadline);
+    let complete = admit_into(&mut joined, listener, address, key, limits);
     let message = match &complete {
         Ok(()) => Message::Welcome,
         Err(fault) => Message::Fault(fault.clone()),
@@ -159,13 +159,16 @@ fn admit_into(
     listener: &TcpListener,
     address: &Address,
     key: &JobKey,
-    deadline: Instant,
+    (deadline, stop): (Instant, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<(), LaunchError> {
     let lost = |fault: io::Error| address.fault(format!("rank 0 cannot listen: {fault}"));
     listener.set_nonblocking(true).map_err(lost)?;
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut rejected = Rejected::default();
     while joined.iter().any(Option::is_none) {
+        if let Some(fault) = stop() {
+            return Err(fault);
+        }
         let now = Instant::now();
         if now >= deadline {
             rejected.strangers += candidates.len();
@@ -174,7 +177,7 @@ fn admit_into(
             return Err(address.fault(format!("ranks {missing:?} of {} did not join{rejected}", key.world)));
         }
         let soonest = candidates.iter().map(|it| it.since() + HANDSHAKE_TIMEOUT).chain([deadline]).min();
-        let patience = soonest.unwrap_or(deadline).saturating_duration_since(now);
+        let patience = soonest.unwrap_or(deadline).saturating_duration_since(now).min(STOP_INTERVAL);
         let unknown = candidates.iter().map(|it| match it {
             Candidate::Unknown(it) => it.as_fd(),
             Candidate::Answered { pending, .. } => pending.as_fd(),

@@ -16,6 +16,7 @@ use crate::{
     rendezvous::{self, SecretSource},
     report::JobReport,
     secret::Secret,
+    stop::Stop,
     watchdog::Watchdog,
 };
 use hir_process::exit::Exit;
@@ -52,8 +53,9 @@ fn job<T: Send>(
     let address = rendezvous::address(&place(0), |_| None)?;
     let (address, rank) = (&address, &rank);
     thread::scope(|scope| {
-        let start =
-            |at| scope.spawn(move || Channel::open(&place(at), address, &trust(), timeouts).map(rank));
+        let start = |at| {
+            scope.spawn(move || Channel::open(&place(at), address, &trust(), timeouts, &|| None).map(rank))
+        };
         let ranks: Vec<_> = (0..world).map(start).collect();
         let lost = || LaunchError::Environment("a test thread panicked".to_owned());
         ranks.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(lost()))).collect()
@@ -157,9 +159,9 @@ fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
     let address = rendezvous::address(&place("mute", 0, 2), |_| None)?;
     let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
     thread::scope(|scope| {
-        let mute = scope.spawn(|| rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous));
+        let mute = scope.spawn(|| rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous, &|| None));
         let timeouts = Timeouts { silence: Duration::from_secs(2), ..QUICK };
-        let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, &trust(), timeouts)?);
+        let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, &trust(), timeouts, &|| None)?);
         channel.set_progress_source(|| {
             RankProgress { limit: PhaseLimit::Timeout, ..RankProgress::default() }.encode()
         });
@@ -167,8 +169,9 @@ fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
         let end = Box::new(move |exit, report| sender.send((Exit::from(exit), report)).unwrap_or_default());
         let report =
             |fault: &LaunchError, _: &[Option<RankProgress>]| JobReport::from_lines([fault.to_string()]);
+        let stop = Stop::watch(None).map_err(system)?;
         let watchdog =
-            Watchdog::start(channel, Duration::from_secs(1), Arc::default(), Box::new(report), end)
+            Watchdog::start(channel, Duration::from_secs(1), (Arc::default(), stop), Box::new(report), end)
                 .map_err(system)?;
         let end = ended.recv_timeout(Duration::from_secs(10)).ok();
         let silent = LaunchError::Silent { rank: 1, seconds: 2 };
@@ -183,11 +186,11 @@ fn faulty(name: &str, send: impl Fn(&mut dyn FnMut(&Message) -> bool) + Sync) ->
     let address = rendezvous::address(&place(name, 0, 2), |_| None).ok()?;
     thread::scope(|scope| {
         let rank = scope.spawn(|| {
-            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous)?;
+            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous, &|| None)?;
             send(&mut |message| connections.iter_mut().all(|it| it.send(message).is_ok()));
             Ok::<_, LaunchError>(connections)
         });
-        let channel = Channel::open(&place(name, 0, 2), &address, &trust(), QUICK).ok()?;
+        let channel = Channel::open(&place(name, 0, 2), &address, &trust(), QUICK, &|| None).ok()?;
         let until = Instant::now() + Duration::from_secs(10);
         while channel.fault().is_none() && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
@@ -216,13 +219,11 @@ fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
     let address = rendezvous::address(&place("altered", 0, 2), |_| None)?;
     thread::scope(|scope| {
         let rank = scope.spawn(|| {
-            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous)?;
-            let sent = connections
-                .iter_mut()
-                .all(|it| it.stream.write_all(&[[17, 0].as_slice(), &[1; 17]].concat()).is_ok());
+            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous, &|| None)?;
+            let sent = connections.iter_mut().all(|it| it.stream.write_all(&[1; 20]).is_ok());
             Ok::<_, LaunchError>((connections, sent))
         });
-        let channel = Channel::open(&place("altered", 0, 2), &address, &trust(), QUICK)?;
+        let channel = Channel::open(&place("altered", 0, 2), &address, &trust(), QUICK, &|| None)?;
         let until = Instant::now() + Duration::from_secs(10);
         while channel.fault().is_none() && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));

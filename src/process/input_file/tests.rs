@@ -25,3 +25,14 @@ fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
     assert_eq!(files.read_again(&path, 3)?, b"two");
     Ok(())
 }
+
+#[test]
+fn what_is_read_is_limited_and_not_what_is_stated() -> io::Result<()> {
+    // A file of `/proc` states the size 0.
+    let files = InputFiles::default();
+    let status = Path::new("/proc/self/status");
+    assert!(files.read_at_most(status, 1 << 16)?.starts_with(b"Name:"));
+    let fault = InputFiles::default().read_at_most(status, 8).err().map(|it| it.kind());
+    assert_eq!(fault, Some(io::ErrorKind::FileTooLarge));
+    Ok(())
+}

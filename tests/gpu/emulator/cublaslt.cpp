@@ -347,6 +347,7 @@ API const char* cublasLtGetStatusName(Status status) {
 }
 
 API Status cublasLtCreate(Handle** handle) {
+  MAY_FAIL;
   if (handle == nullptr) return REFUSED;
   // A handle belongs to a GPU.
   if (enter() != SUCCESS) return NO_HANDLE;
@@ -355,12 +356,14 @@ API Status cublasLtCreate(Handle** handle) {
 }
 
 API Status cublasLtMatmulDescCreate(Operation** operation, int32_t compute, int32_t scale) {
+  MAY_FAIL;
   if (operation == nullptr || compute < 64 || compute > 79) return refuse("compute type %d", compute);
   *operation = new Operation{.compute = compute, .scale = scale};
   return SUCCESS;
 }
 
 API Status cublasLtMatmulDescSetAttribute(Operation* operation, int32_t attribute, const void* value, size_t bytes) {
+  MAY_FAIL;
   if (!is(operation, OPERATION)) return refuse("not a matmul descriptor");
   int32_t processors = 0;
   switch (attribute) {
@@ -381,12 +384,14 @@ API Status cublasLtMatmulDescSetAttribute(Operation* operation, int32_t attribut
 }
 
 API Status cublasLtMatrixLayoutCreate(Layout** layout, int32_t type, uint64_t rows, uint64_t columns, int64_t leading) {
+  MAY_FAIL;
   if (layout == nullptr || type < 0 || type > 33) return refuse("element type %d", type);
   *layout = new Layout{.type = type, .rows = rows, .columns = columns, .leading = leading};
   return SUCCESS;
 }
 
 API Status cublasLtMatrixLayoutSetAttribute(Layout* layout, int32_t attribute, const void* value, size_t bytes) {
+  MAY_FAIL;
   if (!is(layout, LAYOUT)) return refuse("no layout");
   switch (attribute) {
     case 5: return set(layout->batch, value, bytes);
@@ -396,6 +401,7 @@ API Status cublasLtMatrixLayoutSetAttribute(Layout* layout, int32_t attribute, c
 }
 
 API Status cublasLtMatmulPreferenceCreate(Preference** preference) {
+  MAY_FAIL;
   if (preference == nullptr) return REFUSED;
   *preference = new Preference;
   return SUCCESS;
@@ -403,6 +409,7 @@ API Status cublasLtMatmulPreferenceCreate(Preference** preference) {
 
 API Status cublasLtMatmulPreferenceSetAttribute(Preference* preference, int32_t attribute, const void* value,
                                                 size_t bytes) {
+  MAY_FAIL;
   if (!is(preference, PREFERENCE)) return refuse("no preference");
   switch (attribute) {
     case 1: return set(preference->workspace, value, bytes);
@@ -425,6 +432,7 @@ API Status cublasLtMatmulPreferenceSetAttribute(Preference* preference, int32_t 
 API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation* operation, const Layout* a,
                                           const Layout* b, const Layout* c, const Layout* d,
                                           const Preference* preference, int wanted, Found* results, int* count) {
+  MAY_FAIL;
   if (!is(handle, HANDLE)) return NO_HANDLE;
   if (!is(operation, OPERATION) || !is(a, LAYOUT) || !is(b, LAYOUT) || !is(c, LAYOUT) || !is(d, LAYOUT) ||
       !is(preference, PREFERENCE) || wanted < 1 || results == nullptr || count == nullptr) {
@@ -457,6 +465,7 @@ API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation*
 
 API Status cublasLtMatmulAlgoCheck(const Handle* handle, const Operation* operation, const Layout* a, const Layout* b,
                                    const Layout* c, const Layout* d, const Algorithm* algorithm, Found* result) {
+  MAY_FAIL;
   if (!is(handle, HANDLE)) return NO_HANDLE;
   if (!is(operation, OPERATION) || !is(a, LAYOUT) || !is(b, LAYOUT) || !is(c, LAYOUT) || !is(d, LAYOUT) ||
       algorithm == nullptr || result == nullptr) {
@@ -476,6 +485,7 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
                           const Layout* a_layout, const char* b, const Layout* b_layout, const void* beta, const char* c,
                           const Layout* c_layout, char* d, const Layout* d_layout, const Algorithm* algorithm,
                           char* workspace, size_t workspace_bytes, Stream* stream) {
+  MAY_FAIL;
   if (!is(handle, HANDLE)) return NO_HANDLE;
   if (enter() != SUCCESS) return NOT_EXECUTED;
   if (!is(operation, OPERATION) || !is(a_layout, LAYOUT) || !is(b_layout, LAYOUT) || !is(c_layout, LAYOUT) ||

@@ -54,6 +54,25 @@ uint64_t emulator::setting(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : strtoull(text, nullptr, 10);
 }
 
+Status emulator::injected(const char* function) {
+  static const char* wanted = getenv("HIR_EMULATED_FAIL");
+  if (wanted == nullptr) return SUCCESS;
+  static const bool is_here = [] {
+    const char* rank = getenv("RANK");
+    return setting("HIR_EMULATED_FAIL_RANK", 0) == (rank == nullptr ? 0 : strtoull(rank, nullptr, 10));
+  }();
+  static std::atomic<uint64_t> calls{0};
+  static std::atomic<bool> is_over{false};
+  const uint64_t call = ++calls;
+  const bool is_it = strcmp(wanted, function) == 0 || strtoull(wanted, nullptr, 10) == call;
+  if (!is_here || !is_it || is_over.exchange(true)) return SUCCESS;
+  fprintf(stderr, "emulated fault: call %llu, %s\n", static_cast<unsigned long long>(call), function);
+  // An unknown error of the driver, and internal errors of NVRTC, cuBLASLt and NCCL.
+  return strncmp(function, "cu", 2) == 0 && strncmp(function, "cublas", 6) != 0 ? 999 : strncmp(function, "cublas", 6) == 0 ? 14
+         : strncmp(function, "nvrtc", 5) == 0                                                                           ? 11
+                                                                                                                        : 3;
+}
+
 void emulator::fail(Status status, const char* format, ...) {
   char text[1024];
   va_list arguments;
@@ -73,6 +92,7 @@ Status emulator::enter() {
 }
 
 API Status cuInit(unsigned flags) {
+  MAY_FAIL;
   if (flags != 0) return INVALID_VALUE;
   if (visible().empty()) return 100;  // CUDA_ERROR_NO_DEVICE
   started = true;
@@ -80,17 +100,20 @@ API Status cuInit(unsigned flags) {
 }
 
 API Status cuDriverGetVersion(int* version) {
+  MAY_FAIL;
   *version = 13000;
   return SUCCESS;
 }
 
 API Status cuDeviceGetCount(int* count) {
+  MAY_FAIL;
   if (!started) return NOT_INITIALIZED;
   *count = static_cast<int>(visible().size());
   return SUCCESS;
 }
 
 API Status cuDeviceGet(int* device, int ordinal) {
+  MAY_FAIL;
   if (!started) return NOT_INITIALIZED;
   if (!is_device(ordinal)) return INVALID_DEVICE;
   *device = ordinal;
@@ -98,6 +121,7 @@ API Status cuDeviceGet(int* device, int ordinal) {
 }
 
 API Status cuDeviceGetName(char* name, int length, int device) {
+  MAY_FAIL;
   if (!is_device(device)) return INVALID_DEVICE;
   const char* text = getenv("HIR_EMULATED_NAME");
   snprintf(name, static_cast<size_t>(length), "%s", text == nullptr ? "Emulated GPU" : text);
@@ -105,6 +129,7 @@ API Status cuDeviceGetName(char* name, int length, int device) {
 }
 
 API Status cuDeviceGetUuid_v2(char (*uuid)[16], int device) {
+  MAY_FAIL;
   if (!is_device(device)) return INVALID_DEVICE;
   memset(*uuid, 0, sizeof *uuid);
   (*uuid)[0] = 'E';
@@ -113,6 +138,7 @@ API Status cuDeviceGetUuid_v2(char (*uuid)[16], int device) {
 }
 
 API Status cuDeviceGetAttribute(int* value, int attribute, int device) {
+  MAY_FAIL;
   if (!is_device(device)) return INVALID_DEVICE;
   switch (attribute) {
     case 16: *value = 4; return SUCCESS;  // MULTIPROCESSOR_COUNT: few, so that blocks take turns
@@ -124,6 +150,7 @@ API Status cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 
 API Status cuDeviceGetP2PAttribute(int* value, int attribute, int device, int peer) {
+  MAY_FAIL;
   if (!is_device(device) || !is_device(peer) || device == peer) return INVALID_DEVICE;
   if (attribute != 3) return INVALID_VALUE;  // NATIVE_ATOMIC_SUPPORTED
   *value = setting("HIR_EMULATED_PCIE", 0) == 0;
@@ -131,6 +158,7 @@ API Status cuDeviceGetP2PAttribute(int* value, int attribute, int device, int pe
 }
 
 API Status cuDevicePrimaryCtxRetain(void** context, int device) {
+  MAY_FAIL;
   if (!started) return NOT_INITIALIZED;
   if (!is_device(device)) return INVALID_DEVICE;
   *context = &contexts[device % 64];
@@ -138,12 +166,14 @@ API Status cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 
 API Status cuCtxSetCurrent(void* context) {
+  MAY_FAIL;
   current = static_cast<char*>(context);
   return failed();
 }
 
 // All memory of a process is that of the GPU whose context is current.
 API Status cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
+  MAY_FAIL;
   constexpr int DEVICE_ORDINAL = 9;
   if (const Status status = enter()) return status;
   if (attribute != DEVICE_ORDINAL || !is_mapped(reinterpret_cast<void*>(address), 1)) return INVALID_VALUE;
@@ -152,6 +182,7 @@ API Status cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
 }
 
 API Status cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  MAY_FAIL;
   *least = 0;
   *greatest = -5;
   return enter();
@@ -186,11 +217,13 @@ const char* name_of(Status status) {
 }  // namespace
 
 API Status cuGetErrorName(Status status, const char** text) {
+  MAY_FAIL;
   *text = name_of(status);
   return *text == nullptr ? INVALID_VALUE : SUCCESS;
 }
 
 API Status cuGetErrorString(Status status, const char** text) {
+  MAY_FAIL;
   *text = name_of(status) == nullptr ? nullptr : "of the emulated GPU";
   return *text == nullptr ? INVALID_VALUE : SUCCESS;
 }

@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <functional>
 
+// Begins each function of the libraries: tests let any call fail.
+#define MAY_FAIL \
+  if (const emulator::Status fault = emulator::injected(__func__)) return fault
+
 #define API extern "C" __attribute__((visibility("default")))
 
 namespace emulator {
@@ -60,6 +64,10 @@ Status enter();
 
 // Does the same for calls that a thread must not make during a capture. They invalidate the capture.
 Status enter_unsafe();
+
+// Returns the status with which this call of a function fails, or success. HIR_EMULATED_FAIL is the number of the call in the process of the rank
+// HIR_EMULATED_FAIL_RANK, or the name of a function whose first call fails. The call is printed to stderr.
+Status injected(const char* function);
 
 // Returns a number from the environment.
 uint64_t setting(const char* name, uint64_t otherwise);

@@ -144,17 +144,20 @@ bool compile(Program& program) {
 }  // namespace
 
 API Status nvrtcVersion(int* major, int* minor) {
+  MAY_FAIL;
   *major = 13;
   *minor = 0;
   return SUCCESS;
 }
 
 API Status nvrtcGetNumSupportedArchs(int* count) {
+  MAY_FAIL;
   *count = 3;
   return SUCCESS;
 }
 
 API Status nvrtcGetSupportedArchs(int* list) {
+  MAY_FAIL;
   const int known[] = {80, 90, 100};
   memcpy(list, known, sizeof known);
   return SUCCESS;
@@ -162,12 +165,14 @@ API Status nvrtcGetSupportedArchs(int* list) {
 
 API Status nvrtcCreateProgram(Program** program, const char* source, const char*, int headers, const char* const*,
                               const char* const*) {
+  MAY_FAIL;
   if (headers != 0) return NVRTC_INVALID_INPUT;
   *program = new Program{source, {}, {}};
   return SUCCESS;
 }
 
 API Status nvrtcCompileProgram(Program* program, int count, const char* const* options) {
+  MAY_FAIL;
   for (int at = 0; at < count; ++at) {
     const std::string option = options[at];
     const bool known = option.starts_with("--gpu-architecture=sm_") || option == "--std=c++17" || option == "--fmad=false" ||
@@ -178,26 +183,31 @@ API Status nvrtcCompileProgram(Program* program, int count, const char* const* o
 }
 
 API Status nvrtcGetCUBINSize(const Program* program, size_t* size) {
+  MAY_FAIL;
   *size = program->image.size();
   return program->image.empty() ? static_cast<Status>(NVRTC_INVALID_PROGRAM) : static_cast<Status>(SUCCESS);
 }
 
 API Status nvrtcGetCUBIN(const Program* program, char* bytes) {
+  MAY_FAIL;
   memcpy(bytes, program->image.data(), program->image.size());
   return SUCCESS;
 }
 
 API Status nvrtcGetProgramLogSize(const Program* program, size_t* size) {
+  MAY_FAIL;
   *size = program->log.size() + 1;
   return SUCCESS;
 }
 
 API Status nvrtcGetProgramLog(const Program* program, char* bytes) {
+  MAY_FAIL;
   memcpy(bytes, program->log.c_str(), program->log.size() + 1);
   return SUCCESS;
 }
 
 API Status nvrtcDestroyProgram(Program** program) {
+  MAY_FAIL;
   delete *program;
   *program = nullptr;
   return SUCCESS;
@@ -227,6 +237,7 @@ struct Function {
 }  // namespace
 
 API Status cuModuleLoadData(void** module, const void* image) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   const auto* header = static_cast<const Elf64_Ehdr*>(image);
   if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return INVALID_IMAGE;
@@ -242,11 +253,13 @@ API Status cuModuleLoadData(void** module, const void* image) {
 }
 
 API Status cuModuleUnload(void* module) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   return dlclose(module) == 0 ? SUCCESS : INVALID_HANDLE;
 }
 
 API Status cuModuleGetFunction(Function** function, void* module, const char* name) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   void* size = dlsym(module, (std::string("size_") + name).c_str());
   void* run = dlsym(module, (std::string("run_") + name).c_str());
@@ -257,6 +270,7 @@ API Status cuModuleGetFunction(Function** function, void* module, const char* na
 }
 
 API Status cuFuncSetAttribute(Function* function, int attribute, int value) {
+  MAY_FAIL;
   constexpr int MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, MOST_SHARED = 227 << 10;
   if (const Status status = enter()) return status;
   if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > MOST_SHARED) return INVALID_VALUE;
@@ -267,6 +281,7 @@ API Status cuFuncSetAttribute(Function* function, int attribute, int value) {
 API Status cuLaunchKernel(const Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared, Stream* stream, void** parameters,
                           void** extra) {
+  MAY_FAIL;
   constexpr size_t MOST_PARAMETERS = 4096;
   if (const Status status = enter()) return status;
   if (grid_x == 0 || block_x == 0 || block_x > 1024 || grid_x > 0x7fffffff) return INVALID_VALUE;

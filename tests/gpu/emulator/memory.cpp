@@ -83,6 +83,7 @@ bool emulator::is_mapped(const void* at, size_t bytes) {
 }
 
 API Status cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   if (bytes == 0) return INVALID_VALUE;
   if (bytes > capacity() - taken) return OUT_OF_MEMORY;
@@ -98,17 +99,20 @@ API Status cuMemAlloc_v2(uint64_t* address, size_t bytes) {
 }
 
 API Status cuMemFree_v2(uint64_t address) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   return forget(address, Kind::DEVICE);
 }
 
 API Status cuMemGetInfo_v2(size_t* available, size_t* total) {
+  MAY_FAIL;
   *total = capacity();
   *available = capacity() - taken;
   return enter();
 }
 
 API Status cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   if (bytes == 0 || flags > 7) return INVALID_VALUE;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -119,11 +123,13 @@ API Status cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
 }
 
 API Status cuMemFreeHost(void* pointer) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   return forget(reinterpret_cast<uint64_t>(pointer), Kind::HOST);
 }
 
 API Status cuIpcGetMemHandle(Handle* handle, uint64_t address) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(guard());
   const auto found = regions().find(address);
@@ -133,6 +139,7 @@ API Status cuIpcGetMemHandle(Handle* handle, uint64_t address) {
 }
 
 API Status cuIpcOpenMemHandle_v2(uint64_t* address, Handle handle, unsigned flags) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   if (handle.magic != MAGIC || flags != 1) return INVALID_VALUE;
   // A process cannot open what it has exported itself.
@@ -150,11 +157,13 @@ API Status cuIpcOpenMemHandle_v2(uint64_t* address, Handle handle, unsigned flag
 }
 
 API Status cuIpcCloseMemHandle(uint64_t address) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   return forget(address, Kind::PEER);
 }
 
 API Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   auto* target = reinterpret_cast<char*>(to);
   const auto* source = reinterpret_cast<const char*>(from);
@@ -168,6 +177,7 @@ API Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream
 
 // Host memory is read when the stream reaches the copy, so that freeing it too early is detected.
 API Status cuMemcpyHtoDAsync_v2(uint64_t to, const void* source, size_t bytes, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   auto* target = reinterpret_cast<char*>(to);
   if (!is_mapped(target, bytes)) return INVALID_VALUE;
@@ -175,6 +185,7 @@ API Status cuMemcpyHtoDAsync_v2(uint64_t to, const void* source, size_t bytes, S
 }
 
 API Status cuMemcpyDtoHAsync_v2(void* target, uint64_t from, size_t bytes, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const auto* source = reinterpret_cast<const char*>(from);
   if (!is_mapped(source, bytes)) return INVALID_VALUE;
@@ -185,6 +196,7 @@ API Status cuMemcpyDtoHAsync_v2(void* target, uint64_t from, size_t bytes, Strea
 
 // The default stream does not wait for non-blocking streams.
 API Status cuMemcpyDtoH_v2(void* target, uint64_t from, size_t bytes) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const auto* source = reinterpret_cast<const char*>(from);
   if (!is_mapped(source, bytes)) return INVALID_VALUE;
@@ -210,6 +222,7 @@ struct Copy2D {
 };
 
 API Status cuMemcpy2DAsync_v2(const Copy2D* copy, Stream* stream) {
+  MAY_FAIL;
   constexpr unsigned DEVICE = 2;
   constexpr size_t MOST = (size_t{1} << 31) - 1;
   if (const Status status = enter()) return status;
@@ -232,6 +245,7 @@ API Status cuMemcpy2DAsync_v2(const Copy2D* copy, Stream* stream) {
 }
 
 API Status cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   auto* target = reinterpret_cast<char*>(to);
   if (!is_mapped(target, bytes)) return INVALID_VALUE;

@@ -205,6 +205,7 @@ Status nccl::refuse(Status status, const char* format, ...) {
 }
 
 API Status ncclGetVersion(int* version) {
+  MAY_FAIL;
   if (version == nullptr) return BAD_ARGUMENT;
   *version = 22803;
   return SUCCESS;
@@ -224,12 +225,14 @@ API const char* ncclGetErrorString(Status status) {
 API const char* ncclGetLastError(const Comm*) { return told; }
 
 API Status ncclCommGetAsyncError(const Comm* comm, Status* status) {
+  MAY_FAIL;
   if (comm == nullptr || comm->kind != Comm::KIND || status == nullptr) return BAD_ARGUMENT;
   *status = comm->error;
   return SUCCESS;
 }
 
 API Status ncclGetUniqueId(Identifier* id) {
+  MAY_FAIL;
   if (id == nullptr) return BAD_ARGUMENT;
   const int file = memfd_create("nccl", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, Region::bytes(MOST_MEMBERS)) != 0) return refuse(SYSTEM_FAILED, "no shared memory");
@@ -238,6 +241,7 @@ API Status ncclGetUniqueId(Identifier* id) {
 }
 
 API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank) {
+  MAY_FAIL;
   constexpr auto LIMIT = std::chrono::seconds(30);
   if (const Status status = enter_unsafe()) return refuse(CUDA_FAILED, "a communicator: the driver returned %u", status);
   if (result == nullptr || id.magic != Identifier::MAGIC) return refuse(BAD_ARGUMENT, "not an identifier of a communicator");
@@ -269,6 +273,7 @@ API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank)
 }
 
 API Status ncclCommDestroy(Comm* comm) {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return refuse(CUDA_FAILED, "the end of a communicator: the driver returned %u", status);
   if (comm == nullptr) return refuse(BAD_ARGUMENT, "ncclCommDestroy without a communicator");
   munmap(comm->region, Region::bytes(comm->members));
@@ -277,11 +282,13 @@ API Status ncclCommDestroy(Comm* comm) {
 }
 
 API Status ncclGroupStart() {
+  MAY_FAIL;
   ++group.depth;
   return SUCCESS;
 }
 
 API Status ncclGroupEnd() {
+  MAY_FAIL;
   if (group.depth == 0) return refuse(BAD_USAGE, "the end of a group that was not started");
   if (--group.depth > 0) return SUCCESS;
   const Group ended = std::exchange(group, {});
@@ -289,29 +296,36 @@ API Status ncclGroupEnd() {
 }
 
 API Status ncclSend(const char* from, size_t count, Type type, int peer, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {SEND, from, nullptr, count, type, NONE, peer});
 }
 
 API Status ncclRecv(char* to, size_t count, Type type, int peer, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {RECV, nullptr, to, count, type, NONE, peer});
 }
 
 API Status ncclBroadcast(const char* from, char* to, size_t count, Type type, int root, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {BROADCAST, from, to, count, type, NONE, root});
 }
 
 API Status ncclAllGather(const char* from, char* to, size_t count, Type type, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {ALL_GATHER, from, to, count, type, NONE, 0});
 }
 
 API Status ncclAllReduce(const char* from, char* to, size_t count, Type type, Op op, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {ALL_REDUCE, from, to, count, type, op, 0});
 }
 
 API Status ncclReduce(const char* from, char* to, size_t count, Type type, Op op, int root, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {REDUCE, from, to, count, type, op, root});
 }
 
 API Status ncclReduceScatter(const char* from, char* to, size_t count, Type type, Op op, Comm* comm, Stream* stream) {
+  MAY_FAIL;
   return call(comm, stream, {REDUCE_SCATTER, from, to, count, type, op, 0});
 }

@@ -107,6 +107,7 @@ Status emulator::enqueue(Stream* stream, const char* what, std::function<void()>
 }
 
 API Status cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   // Only non-blocking streams are supported: the rules of the default stream are not emulated.
   if (flags != 1 || priority < -5 || priority > 0) return INVALID_VALUE;
@@ -120,6 +121,7 @@ API Status cuStreamCreateWithPriority(Stream** stream, unsigned flags, int prior
 }
 
 API Status cuCtxSynchronize() {
+  MAY_FAIL;
   if (const Status status = enter_unsafe()) return status;
   const std::vector<Stream*> all = [] {
     const std::lock_guard lock(api());
@@ -134,6 +136,7 @@ API Status cuCtxSynchronize() {
 
 // Callers poll, which costs a GPU nothing. Here the work needs the core, so a poll takes until the work ends, or a millisecond.
 API Status cuStreamQuery(Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   {
     const std::lock_guard api_lock(api());
@@ -148,6 +151,7 @@ API Status cuStreamQuery(Stream* stream) {
 }
 
 API Status cuStreamSynchronize(Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   {
     const std::lock_guard api_lock(api());
@@ -162,6 +166,7 @@ API Status cuStreamSynchronize(Stream* stream) {
 }
 
 API Status cuEventCreate(Event** event, unsigned flags) {
+  MAY_FAIL;
   constexpr unsigned DISABLE_TIMING = 2;
   if (const Status status = enter()) return status;
   if ((flags & ~DISABLE_TIMING) != 0) return INVALID_VALUE;
@@ -170,6 +175,7 @@ API Status cuEventCreate(Event** event, unsigned flags) {
 }
 
 API Status cuEventRecord(Event* event, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   const auto record = std::make_shared<Record>();
@@ -186,6 +192,7 @@ API Status cuEventRecord(Event* event, Stream* stream) {
 }
 
 API Status cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   if (flags != 0) return INVALID_VALUE;
   const std::lock_guard lock(api());
@@ -211,6 +218,7 @@ API Status cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
 }
 
 API Status cuEventElapsedTime(float* milliseconds, const Event* from, const Event* to) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   if (!from->timed || !to->timed || !from->last || !to->last) return INVALID_HANDLE;
   if (!from->last->done || !to->last->done) return from->last->graph || to->last->graph ? CAPTURED_EVENT : NOT_READY;
@@ -258,6 +266,7 @@ void* handle_of(size_t index) { return reinterpret_cast<void*>(index + 1); }
 
 // Runs the operations in the order of the list.
 API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, const MemoryOperation* operations, unsigned flags) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   if (flags != 0 || !is_valid(operations, count)) return INVALID_VALUE;
   for (unsigned at = 0; at < count; ++at) {
@@ -268,16 +277,19 @@ API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, const MemoryOpe
 }
 
 API Status cuStreamWriteValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  MAY_FAIL;
   const MemoryOperation it{WRITE_VALUE_32, address, value, flags, 0, 0};
   return cuStreamBatchMemOp_v2(stream, 1, &it, 0);
 }
 
 API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  MAY_FAIL;
   const MemoryOperation it{WAIT_VALUE_32, address, value, flags, 0, 0};
   return cuStreamBatchMemOp_v2(stream, 1, &it, 0);
 }
 
 API Status cuStreamIsCapturing(Stream* stream, unsigned* state) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   *state = stream->graph ? 1 : 0;
@@ -287,6 +299,7 @@ API Status cuStreamIsCapturing(Stream* stream, unsigned* state) {
 // Nodes that the next node of a captured stream follows. The list is valid until the next call.
 API Status cuStreamGetCaptureInfo_v3(Stream* stream, unsigned* state, uint64_t* id, std::shared_ptr<Graph>** graph,
                                      void* const** before, const void** edges, size_t* count) {
+  MAY_FAIL;
   constexpr unsigned NONE = 0, ACTIVE = 1;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
@@ -305,6 +318,7 @@ API Status cuStreamGetCaptureInfo_v3(Stream* stream, unsigned* state, uint64_t* 
 
 API Status cuGraphAddBatchMemOpNode(void** node, std::shared_ptr<Graph>* graph, void* const* before, size_t count,
                                     const MemoryOperations* params) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   if (graph == nullptr || params->flags != 0 || !is_valid(params->list, params->count)) return INVALID_VALUE;
@@ -321,6 +335,7 @@ API Status cuGraphAddBatchMemOpNode(void** node, std::shared_ptr<Graph>* graph, 
 
 API Status cuStreamUpdateCaptureDependencies_v2(Stream* stream, void* const* nodes, const void* edges, size_t count,
                                                 unsigned flags) {
+  MAY_FAIL;
   constexpr unsigned SET = 1;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
@@ -333,6 +348,7 @@ API Status cuStreamUpdateCaptureDependencies_v2(Stream* stream, void* const* nod
 // Changes what a node does in later launches.
 API Status cuGraphExecBatchMemOpNodeSetParams(std::shared_ptr<Graph>* executable, void* node,
                                               const MemoryOperations* params) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   const size_t index = index_of(node);
@@ -346,6 +362,7 @@ API Status cuGraphExecBatchMemOpNodeSetParams(std::shared_ptr<Graph>* executable
 }
 
 API Status cuStreamBeginCapture_v2(Stream* stream, unsigned mode) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   if (mode > 2 || stream->graph) return INVALID_VALUE;
@@ -361,6 +378,7 @@ API Status cuStreamBeginCapture_v2(Stream* stream, unsigned mode) {
 }
 
 API Status cuStreamEndCapture(Stream* stream, std::shared_ptr<Graph>** result) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
   *result = nullptr;
@@ -385,6 +403,7 @@ API Status cuStreamEndCapture(Stream* stream, std::shared_ptr<Graph>** result) {
 }
 
 API Status cuGraphGetNodes(const std::shared_ptr<Graph>* graph, void** nodes, size_t* count) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   if (nodes != nullptr) return INVALID_VALUE;
   *count = (*graph)->nodes.size();
@@ -393,6 +412,7 @@ API Status cuGraphGetNodes(const std::shared_ptr<Graph>* graph, void** nodes, si
 
 API Status cuGraphInstantiateWithFlags(std::shared_ptr<Graph>** executable, const std::shared_ptr<Graph>* graph,
                                        unsigned long long flags) {
+  MAY_FAIL;
   constexpr unsigned long long USE_NODE_PRIORITY = 8;
   if (const Status status = enter()) return status;
   if ((flags & ~USE_NODE_PRIORITY) != 0) return INVALID_VALUE;
@@ -401,18 +421,21 @@ API Status cuGraphInstantiateWithFlags(std::shared_ptr<Graph>** executable, cons
 }
 
 API Status cuGraphExecDestroy(std::shared_ptr<Graph>* executable) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   delete executable;
   return SUCCESS;
 }
 
 API Status cuGraphDestroy(std::shared_ptr<Graph>* graph) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   delete graph;
   return SUCCESS;
 }
 
 API Status cuGraphLaunch(const std::shared_ptr<Graph>* executable, Stream* stream) {
+  MAY_FAIL;
   if (const Status status = enter()) return status;
   // Later changes of nodes do not affect this launch.
   const auto graph = std::make_shared<const Graph>(**executable);

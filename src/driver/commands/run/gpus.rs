@@ -226,7 +226,7 @@ fn run_on_engine(
 ) -> Result<RunVerdict, JobFailure> {
     let Task { options, world, names, .. } = task;
     let rank = member.channel.rank;
-    let (kind, seed) = (options.inputs, options.seed);
+    let (kind, seed) = (options.inputs(), options.seed);
     say(Report::Note(format!("{}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), world.len())));
     task.notes_on_parts().into_iter().for_each(|it| say(Report::Note(it)));
     let watch = output::watched_views(world, &options.output, Some(rank))?;
@@ -241,7 +241,7 @@ fn run_on_engine(
         world,
         inputs: &wanted.inputs,
         expectations: &wanted.expected,
-        criteria: options.criteria(wanted.exact, true),
+        criteria: options.criteria(wanted.exact, true, &wanted.inputs),
         compares: !options.expect.is_empty() || options.reference.is_some(),
         watch: &watch,
         gathered: &gathered,
@@ -260,13 +260,13 @@ fn run_on_engine(
     // continues.
     output::write_outputs(world, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
-        return Ok(RunVerdict::without_line(ran.verdict.exit()));
+        return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
     if let (Some(path), Some(machine), Some(found)) = (&options.tune, &machine, &ran.tuning) {
         let rounds = tune_options(options).rounds;
         tuning::report(found, rounds, ran.is_replayed).into_iter().for_each(|it| say(Report::Note(it)));
         // Algorithms that give wrong results are not stored.
-        let notes = if ran.verdict.is_right {
+        let notes = if ran.verdict.is_right() {
             tuning::store_algorithms(&task.setup.session.files, path, (machine, world.len()), found)?
         } else {
             let shown = path.display();

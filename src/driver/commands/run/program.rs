@@ -131,7 +131,7 @@ pub fn run(
         start,
         screen,
     };
-    let input_spec = InputSpec::new(options.inputs, options.seed, world);
+    let input_spec = InputSpec::new(options.inputs(), options.seed, world);
     let input_spec = input_spec.with_flags(options.input.clone(), &session.files);
     let lowered = lowered.take();
     let text = planned(prepared, lowered.as_ref(), &limits);

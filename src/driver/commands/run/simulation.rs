@@ -10,15 +10,17 @@ use std::{
 };
 
 use grammar::{count_text, shell_word};
+use hir_plan::IoBinding;
 use hir_process::exit::Exit;
 use hir_sim::{Schedule, ScheduleSet, SimOptions, SimOutcome};
-use hir_tensor::data::Data;
+use hir_tensor::{data::Data, generate::InputKind};
 
 use super::task::{Task, print_outputs};
 use crate::{
     job::rank_process::RunVerdict,
     run::{
         command_line::Expect,
+        compare::format_3_digits,
         failure::JobFailure,
         files::write_file,
         inputs::InputSpec,
@@ -27,7 +29,7 @@ use crate::{
         schedule_file::{self, ScheduleFile},
         schedules::ScheduleIter,
         unwritten::UnwrittenReads,
-        verdict::{self, Expectation, OutputVerdict},
+        verdict::{self, Expectation, ExpectationSource, OutputVerdict},
     },
     session::{Report, Verdict},
     tool::progress::Progress,
@@ -116,7 +118,7 @@ fn say_what_runs(task: &Task<'_>, notes: impl Iterator<Item = String>, say: &mut
         "{}: {}, {instructions} instructions, inputs {} seed {}",
         names.join(", "),
         count_text(world.len(), "simulated rank"),
-        options.inputs,
+        options.inputs(),
         options.seed
     )));
     notes.for_each(|note| say(Report::Note(note)));
@@ -173,11 +175,11 @@ impl Simulation<'_> {
             };
             reads.add(world, &outcome.notes, &schedule, self.task.prepared.sources.len());
             let judged = self.judge(&outcome, say)?;
-            if !judged.is_right {
+            if !judged.is_right() {
                 self.task.print_unwritten_warnings(&reads);
                 say(Report::Note(format!("schedule {schedule}")));
                 self.write_witness(&schedule, &judged.line, say)?;
-                return Ok(RunVerdict::with_line(judged.exit(), judged.line));
+                return Ok(RunVerdict::with_line(judged.exit, judged.line));
             }
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
@@ -205,9 +207,57 @@ impl Simulation<'_> {
                 path.display()
             )));
         }
+        let verdict = self.with_other_inputs(verdict, say)?;
         let schedules = runs.summary(&last, done);
         say(Report::Note(format!("{schedules}, {:.3} s", self.task.start.elapsed().as_secs_f64())));
         Ok(print_outputs(verdict, say))
+    }
+
+    /// Compares the program with its reference on further inputs too, if the options select none: with `signs`, no term of a sum is 0, and
+    /// with `random`, no two are equal. Returns the first verdict that is no success.
+    fn with_other_inputs(
+        &self,
+        first: OutputVerdict,
+        say: &mut dyn FnMut(Report),
+    ) -> Result<OutputVerdict, JobFailure> {
+        let Task { options, world, .. } = self.task;
+        let is_computed = |it: &Expectation| matches!(it.source, ExpectationSource::Reference { .. });
+        let is_generated = |it: &IoBinding| options.input.iter().all(|flag| flag.name != it.name);
+        if !self.expectations.iter().any(is_computed)
+            || !world.iter().flat_map(|it| &it.inputs).any(is_generated)
+        {
+            return Ok(first);
+        }
+        let generator = self.input_spec.generator;
+        let mut missed = generator.missed_product(first.tolerance);
+        let mut kinds = vec![options.inputs().name()];
+        let others = [InputKind::Signs, InputKind::Random];
+        for kind in others.into_iter().filter(|_| options.inputs.is_none()) {
+            // The reference takes as much.
+            if self.task.work.take(self.work).is_err() {
+                break;
+            }
+            let mut input_spec = self.input_spec.clone();
+            input_spec.generator.kind = kind;
+            let expected = self.task.expectations(&input_spec)?;
+            let inputs = input_spec.fill(world)?;
+            let memory = options.world.memory_bytes();
+            let outcome = verdict::simulate(world, inputs.clone(), &Schedule::Program, memory)?;
+            let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false, &inputs);
+            let judged = verdict::judge_outputs(world, &outcome, &expected, &criteria)?;
+            if judged.exit != Exit::Success {
+                say(Report::Note(format!("inputs {kind} seed {}", options.seed)));
+                return Ok(judged);
+            }
+            missed *= input_spec.generator.missed_product(judged.tolerance);
+            kinds.push(kind.name());
+        }
+        say(Report::Note(format!(
+            "compared with inputs {}: a dropped product of two inputs is missed with a chance of {}",
+            grammar::list_text(kinds.iter(), kinds.len(), "and"),
+            format_3_digits(missed)
+        )));
+        Ok(first)
     }
 
     /// Returns the progress of so many schedules; of a single one, that of its instructions.
@@ -225,7 +275,7 @@ impl Simulation<'_> {
     /// Compares the outputs of a run with those that are expected, and writes them to files.
     fn judge(&self, outcome: &SimOutcome, say: &mut dyn FnMut(Report)) -> Result<OutputVerdict, JobFailure> {
         let Task { options, world, owner, .. } = self.task;
-        let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
+        let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false, &self.inputs);
         let judged = verdict::judge_outputs(world, outcome, &self.expectations, &criteria)?;
         output::write_outputs(world, outcome, &options.output, *owner, say)?;
         Ok(judged)

@@ -230,5 +230,5 @@ pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(Report
             shape.join("x")
         )));
     }
-    RunVerdict::with_line(verdict.exit(), verdict.line)
+    RunVerdict::with_line(verdict.exit, verdict.line)
 }

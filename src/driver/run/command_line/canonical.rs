@@ -11,7 +11,7 @@ impl Options {
     /// Returns the options that must be equal on all ranks of a job, one per line.
     pub fn canonical_options(&self) -> String {
         let device = tool::value_name(self.device());
-        let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
+        let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs(), self.seed);
         let mut add = |name: &str, value: Option<String>| {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
         };

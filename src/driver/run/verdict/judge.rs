@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Criteria, Expectation, OutputRef};
+use super::{Criteria, Expectation, ExpectationSource, OutputRef};
 use crate::{
     run::{
         RunError,
@@ -18,25 +18,28 @@ use hir_tensor::data::ShadowedTensor;
 
 /// The verdict on the outputs of one run.
 pub struct OutputVerdict {
-    /// Whether all outputs are right, as far as they are compared.
-    pub is_right: bool,
+    /// Success, a wrong result, or not decided: nothing is wrong, but too little was compared.
+    pub exit: Exit,
     /// The last line of the report.
     pub line: Verdict,
     /// The outputs.
     pub outputs: Vec<OutputTensor>,
     /// Position of the wrong output, if any.
     pub wrong_output: Option<usize>,
+    /// The largest tolerance of an element that was compared.
+    pub tolerance: f64,
 }
 
 impl OutputVerdict {
     /// Returns the verdict of a rank that does not have the outputs of all ranks.
-    pub fn without_outputs(is_right: bool, text: impl Into<String>) -> Self {
-        Self { is_right, line: Verdict::on_outputs(is_right, text), outputs: Vec::new(), wrong_output: None }
+    pub fn without_outputs(exit: Exit, text: impl Into<String>) -> Self {
+        let (line, outputs) = (Verdict::of(exit, text), Vec::new());
+        Self { exit, line, outputs, wrong_output: None, tolerance: 0.0 }
     }
 
-    /// Returns the exit code of a run with these outputs.
-    pub fn exit(&self) -> Exit {
-        if self.is_right { Exit::Success } else { Exit::WrongResult }
+    /// Returns whether no output is wrong, as far as they are compared.
+    pub fn is_right(&self) -> bool {
+        self.exit != Exit::WrongResult
     }
 }
 
@@ -52,11 +55,11 @@ pub fn judge_outputs(
 ) -> Result<OutputVerdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
     let judge = Judge { plans, outcome, outputs: &outputs, expectations, criteria };
-    let (is_right, line, wrong_output) = match judge.judge() {
-        Ok(claims) => (true, claims, None),
-        Err(failure) => (false, failure.message, failure.wrong_output),
+    let (exit, line, wrong_output, tolerance) = match judge.judge() {
+        Ok(it) => it,
+        Err(failure) => (Exit::WrongResult, failure.message, failure.wrong_output, 0.0),
     };
-    Ok(OutputVerdict { is_right, line: Verdict::on_outputs(is_right, line), outputs, wrong_output })
+    Ok(OutputVerdict { exit, line: Verdict::of(exit, line), outputs, wrong_output, tolerance })
 }
 
 /// The outputs of a run, with what they are compared with.
@@ -83,14 +86,31 @@ struct MetExpectation<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Returns what the line of a success states.
-    fn judge(&self) -> Result<String, Failure> {
+    /// Returns the exit code of outputs that are not wrong, what the line states, and the largest tolerance.
+    fn judge(&self) -> Result<(Exit, String, Option<usize>, f64), Failure> {
         self.check_faults()?;
         let met: Vec<MetExpectation<'_>> =
             self.expectations.iter().map(|it| self.compare_one(it)).collect::<Result<_, _>>()?;
         self.check_all_outputs_covered()?;
         self.check_all_parts_covered()?;
-        Ok(self.success_text(&met))
+        let tolerance = met.iter().map(|it| it.comparison.evidence.tolerance).fold(0.0, f64::max);
+        Ok(match self.doubt(&met) {
+            Some(why) => (Exit::Undecided, why, None, tolerance),
+            None => (Exit::Success, self.success_text(&met), None, tolerance),
+        })
+    }
+
+    /// Returns why the comparisons show too little, if they do.
+    fn doubt(&self, met: &[MetExpectation<'_>]) -> Option<String> {
+        let all: usize = met.iter().map(|it| it.comparison.evidence.total).sum();
+        if all == 0 && self.criteria.compares {
+            return Some("nothing was compared: there is no element of an output".to_owned());
+        }
+        let computes = met.iter().any(|it| it.expectation.source != ExpectationSource::UserProvided);
+        if computes && self.criteria.zero_inputs {
+            return Some("nothing was compared: all inputs are 0".to_owned());
+        }
+        met.iter().find_map(|it| Some(format!("{}: {}", it.output.name, it.comparison.evidence.doubt()?)))
     }
 
     /// Checks that no output has a fault that is independent of the expected values.
@@ -221,6 +241,10 @@ impl<'a> Judge<'a> {
                 let (have, want) = (have.short_name(), want.short_name());
                 details.push(format!("{} has elements of {have}, and not of {want}", it.output.name));
             }
+        }
+        let digits = met.iter().filter_map(|it| it.comparison.evidence.digits()).reduce(f64::min);
+        if let Some(digits) = digits.filter(|_| !is_exact) {
+            details.push(format!("{} digits", (10.0 * digits).round() / 10.0));
         }
         let undetermined: usize = met.iter().map(|it| it.comparison.undetermined).sum();
         if undetermined > 0 {

@@ -1,0 +1,95 @@
+//! Why a rank has to stop although nothing in the job has failed: it received a signal, or its launcher has ended.
+//!
+//! The launcher is the nearest ancestor process to which the rank's variable was not given. A process between it and the rank, such as
+//! a shell, has the variable. The launcher has ended if a process of this chain has another parent than at the start.
+
+use std::{
+    fs, io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hir_process::{exit::Exit, interrupt};
+
+use super::{LaunchError, environment, environment::LaunchInfo};
+
+/// Interval between two looks at the launcher.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What stops a rank.
+pub(super) struct Stop {
+    rank: usize,
+    /// The signal that stops this process, or 0.
+    signal: Arc<AtomicUsize>,
+    /// The processes from this one to the child of the launcher, each with its parent.
+    chain: Vec<(u32, u32)>,
+    looked: Mutex<Instant>,
+}
+
+impl Stop {
+    /// Notices signals and the end of the launcher from now on. Without a launcher, only signals.
+    ///
+    /// # Errors
+    /// Returns the operating system's error if a signal handler cannot be set up.
+    pub(super) fn watch(launch: Option<&LaunchInfo>) -> io::Result<Self> {
+        let signal = Arc::default();
+        interrupt::store_first_signal(&signal)?;
+        let chain = launch.and_then(|it| environment::rank_variable(it.launcher)).map(chain_to_launcher);
+        let (rank, chain) = (launch.map_or(0, |it| it.rank), chain.unwrap_or_default());
+        Ok(Self { rank, signal, chain, looked: Mutex::new(Instant::now()) })
+    }
+
+    /// Returns the process of the launcher, if it is known.
+    pub(super) fn launcher(&self) -> Option<u32> {
+        self.chain.last().map(|it| it.1)
+    }
+
+    /// Returns the exit code and the reason, if this rank has to stop.
+    pub(super) fn cause(&self) -> Option<(Exit, String)> {
+        let signal = self.signal.load(Relaxed) as i32;
+        if signal != 0 {
+            return Some((Exit::from_signal(signal), format!("received {}", interrupt::signal_name(signal))));
+        }
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.elapsed() < LOOK_INTERVAL {
+            return None;
+        }
+        *looked = Instant::now();
+        let is_lost = self.chain.iter().any(|(process, parent)| parent_of(*process) != Some(*parent));
+        is_lost.then(|| (Exit::Hang, "its launcher has ended".to_owned()))
+    }
+
+    /// Returns the cause as the fault that ends the job.
+    pub(super) fn fault(&self) -> Option<LaunchError> {
+        let (exit, reason) = self.cause()?;
+        Some(LaunchError::Aborted { rank: self.rank, exit: exit.into(), reason })
+    }
+}
+
+fn chain_to_launcher(variable: &str) -> Vec<(u32, u32)> {
+    let prefix = format!("{variable}=");
+    let has_variable = |process: u32| {
+        let variables = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        variables.split(|it| *it == 0).any(|it| it.starts_with(prefix.as_bytes()))
+    };
+    let mut chain = Vec::new();
+    let mut process = std::process::id();
+    while let Some(parent) = parent_of(process).filter(|it| *it > 1) {
+        chain.push((process, parent));
+        if !has_variable(parent) {
+            return chain;
+        }
+        process = parent;
+    }
+    // The launcher is not visible from here, as in a container.
+    Vec::new()
+}
+
+/// Returns the parent of a process; `None` if it has ended.
+fn parent_of(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|it| it.strip_prefix("PPid:"))?.trim().parse().ok()
+}

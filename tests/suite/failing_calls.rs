@@ -1,0 +1,105 @@
+//! Lets calls of the driver and of the libraries fail once, on each of two ranks that run on emulated GPUs. Whatever the call, there is one
+//! verdict, the exit code says that a device failed or is unsuitable, and nothing hangs. A run makes the first call of each function, or all
+//! calls with `HIR_PARTS=all`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::{Command, Output},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ROOT, emulator, part};
+use crate::timeout::RunWithTimeout;
+
+/// What the emulator prints before the number and the name of the call.
+const MARK: &str = "emulated fault: call ";
+
+/// The functions without which the program can do; their failure is a note.
+const NOT_NEEDED: [&str; 1] = ["cuIpcOpenMemHandle_v2"];
+
+/// The program: a product, a kernel and a communication.
+const PROGRAM: &str = "\
+%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{8}, iS2{16}] (DeviceMesh{0 1}), T1_g_float[iS3{16}, iS4{16}] (DeviceMesh{0 1})) -> (T3_g_float[iS8{2}, iS9{8}, iS10{16}] (DeviceMesh{0 1})) :
+  T2_g_float[ideviceIdx.x5{2}, iS6{8}, iS7{16}] (DeviceMesh{0 1})
+     = linear(T0_g_float[ideviceIdx.x0{2}, iS1{8}, iS2{16}] (DeviceMesh{0 1}),
+              T1_g_float[iS3{16}, iS4{16}] (DeviceMesh{0 1}))
+  T4_g_float[ideviceIdx.x11{2}, iS12{8}, iS13{16}] (DeviceMesh{0 1})
+     = relu(T2_g_float[ideviceIdx.x5{2}, iS6{8}, iS7{16}] (DeviceMesh{0 1}));
+  Communication 1 (type=Allgather, team=(0 1), input=T4_g_float[ideviceIdx.x11{2}, iS12{8}, iS13{16}] (DeviceMesh{0 1}), output=T3_g_float[iS8{2}, iS9{8}, iS10{16}] (DeviceMesh{0 1}), backend=NCCL)
+  Wait(Communication 1)
+} // %HostIrContainer
+";
+
+pub fn trials() -> Vec<Trial> {
+    let trial = |rank: usize| {
+        Trial::test(format!("failing_calls::of_rank_{rank}"), move || each_call_may_fail(rank))
+            .with_ignored_flag(emulator::is_missing())
+    };
+    vec![trial(0), trial(1)]
+}
+
+fn each_call_may_fail(rank: usize) -> Result<(), Failed> {
+    let file = std::env::temp_dir().join(format!("hir-failing-calls-{}-{rank}.hir", std::process::id()));
+    fs::write(&file, PROGRAM)?;
+    let run = |call: &str| -> Result<Output, Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+        command
+            .arg(&file)
+            .args(["--device=cuda", "--ranks=2", "--expect=sim"])
+            .envs(emulator::environment()?);
+        command
+            .current_dir(ROOT)
+            .env("HIR_EMULATED_FAIL", call)
+            .env("HIR_EMULATED_FAIL_RANK", rank.to_string());
+        Ok(command.output_with_timeout()?)
+    };
+    let (mut functions, mut faults) = (BTreeSet::new(), Vec::new());
+    let listed = functions_of_emulator()?;
+    for at in 0.. {
+        let call = if part::includes_all() { Some((at + 1).to_string()) } else { listed.get(at).cloned() };
+        let Some(call) = call else { break };
+        let output = run(&call)?;
+        let (said, report) =
+            (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        let Some((_, function)) =
+            said.lines().find_map(|it| it.split_once(MARK)).and_then(|(_, it)| it.split_once(", "))
+        else {
+            // All calls have failed once, or the program does not call this function.
+            if part::includes_all() {
+                break;
+            }
+            continue;
+        };
+        functions.insert(function.to_owned());
+        let verdicts =
+            report.lines().filter(|it| it.starts_with("[FAILED]") || it.starts_with("[SUCCESS]")).count();
+        let code = output.status.code();
+        let is_right = match code {
+            Some(5 | 6) => true,
+            Some(0) => NOT_NEEDED.contains(&function) && report.contains(function.trim_end_matches("_v2")),
+            _ => false,
+        };
+        if verdicts != 1 || !is_right {
+            faults.push(format!("call {call} ({function}) of rank {rank}: {code:?}\n{report}{said}"));
+        }
+    }
+    fs::remove_file(&file)?;
+    // A test that lets nothing fail would pass.
+    if functions.len() < 30 {
+        faults.push(format!("only these functions have failed: {functions:?}"));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// Returns the names of the functions that the emulator lets fail.
+fn functions_of_emulator() -> Result<Vec<String>, Failed> {
+    let mut found = Vec::new();
+    for file in super::files(&std::path::Path::new(ROOT).join("tests/gpu/emulator"), "cpp") {
+        let text = fs::read_to_string(file)?;
+        let names = text.lines().filter_map(|it| it.strip_prefix("API Status ")?.split_once('('));
+        found.extend(names.map(|it| it.0.to_owned()));
+    }
+    Ok(found)
+}
