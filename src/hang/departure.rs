@@ -311,8 +311,9 @@ fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
         (length + usize::from(is_whole && length == end), end)
     });
     let runs: Vec<(usize, usize)> = runs.collect();
-    // A round at least, or a long run.
-    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(MIN_CONTEXT);
+    // A round at least, or a long run, of which half is enough from the begin of the first round.
+    let least = |it: &(usize, usize)| if it.0 > it.1 { MIN_CONTEXT / 2 } else { MIN_CONTEXT };
+    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(least(it));
     // Of equal ones, the last.
     let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0)?;
     let is_one = runs.iter().filter(|it| it.0 >= best.0).all(|it| tokens[it.1] == tokens[best.1]);
