@@ -35,7 +35,7 @@ pub(crate) fn mark_batches(
                 break;
             }
             record.batch = Batch::Member;
-            (record.done, record.started) = (done, marker.started);
+            (record.done, record.started, record.retired) = (done, marker.started, marker.retired);
             parts.push(record.signature);
             first = at;
         }

@@ -405,20 +405,22 @@ fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
 
 /// Whether some of several ranks may wait for another one of them in the first call of a communicator, which makes no record before all members have come to
 /// it: in a group that other ranks have one of, and have used.
-fn may_initialize(job: &Job<'_>, idle: &[Rank]) -> bool {
+fn may_initialize(job: &Job<'_>, idle: &[Rank], free: &[Rank]) -> bool {
     let description = |queue: &Queue| job.records.group(queue.group).own_description();
     // What has completed may be left out.
     let is_used = |queue: &Queue| {
         let may = |rank: Rank| job.records.log(rank).is_some_and(|it| it.only_active);
         let made = |it: &Lane| job.has_enqueued(it, queue.group, 1).unwrap_or_else(|| may(it.rank));
         queue.lanes.iter().any(|it| !it.calls.is_empty() || made(it))
+            || job.pairs.binary_search_by_key(&queue.group, |it| it.0.0).is_ok()
     };
-    idle.len() > 1
+    free.len() > 1
         && job.queues.iter().any(|queue| {
-            let members = queue.members.iter().filter(|it| idle.contains(it)).count();
+            let members = queue.members.iter().filter(|it| free.contains(it)).count();
+            let is_own = queue.members.iter().any(|it| idle.contains(it));
             let is_like =
                 |other: &Queue| description(other).is_some() && description(other) == description(queue);
-            members > 1 && !is_used(queue) && job.queues.iter().any(|it| is_like(it) && is_used(it))
+            members > 1 && is_own && !is_used(queue) && job.queues.iter().any(|it| is_like(it) && is_used(it))
         })
 }
 
@@ -452,7 +454,9 @@ fn absence(
         || idle.iter().all(|it| is_missed_twice(job, graph, *it))
         || is_few && stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it))
         || is_few && idle.iter().all(|it| departure::is_amid(job, *it, stall.is_given_up(job)));
-    let is_proven = is_needed && idle.iter().all(is_free) && !may_initialize(job, &idle);
+    // Ranks that wait for nothing may wait for each other.
+    let free: Vec<Rank> = job.world.iter().copied().filter(|it| job.has_dump(*it) && is_free(it)).collect();
+    let is_proven = is_needed && idle.iter().all(is_free) && !may_initialize(job, &idle, &free);
     (!idle.is_empty())
         .then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }

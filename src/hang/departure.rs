@@ -56,6 +56,9 @@ const MIN_CONTEXT: usize = 12;
 /// The number of calls that a rank leaves out, adds or exchanges at most.
 const MAX_SHIFT: usize = 16;
 
+/// The number of calls in another order that are likelier than one call that is left out or added.
+const MAX_NEAR: usize = 4;
+
 /// Finds the one rank that departs, if it takes part in something that does not proceed.
 pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
     let logs = &job.records.ranks;
@@ -119,7 +122,9 @@ pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
         from.find_map(|at| Some((at, other(at)?))).map(|(at, before)| (own, at, before))
     };
     let mut found = suspects.iter().filter_map(departure);
-    let (Some((own, at, before)), None) = (found.next(), found.next()) else { return None };
+    let (Some((own, at, before)), None) = (found.next(), found.next()) else {
+        return by_likeness(job, suspects);
+    };
     let is_known = own.tokens[before..at].contains(&own.tokens[at])
         || is_moved(&own.tokens[at], &own.tokens[before])
         || own.tokens[at].5 > 1 && own.tokens[at].5 == own.tokens[before].5;
@@ -132,6 +137,37 @@ pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
         usual: own.calls[before],
         like: Vec::new(),
         how,
+    })
+}
+
+/// Of ranks that wait for each other, finds the only one that makes another call than the rank whose calls were the same, if each of the others has one that
+/// goes on like it.
+fn by_likeness(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
+    if job.records.ranks.len() > MAX_RANKS || suspects.iter().any(|it| !is_whole(job, *it)) {
+        return None;
+    }
+    let others = job.records.ranks.iter().map(|it| it.rank).filter(|it| !suspects.contains(it));
+    let others: Vec<Lane> =
+        others.filter(|it| is_whole(job, *it)).take(MAX_COMPARED).map(|it| lane(job, it, false)).collect();
+    let mut departs = Vec::new();
+    for rank in suspects {
+        let own = lane(job, *rank, false);
+        let open = own.calls.iter().position(|it| !job.record(*it).done)?;
+        let agreed = others.iter().filter(|it| !it.calls.is_empty());
+        let agreed = agreed.map(|it| (agreement(job, (&own, 0), (it, 0)), it));
+        let ((ends, is_other), like) = agreed.max_by_key(|it| it.0)?;
+        if ends.0 <= open && is_other && ends.0 > 1 {
+            departs.push((own, like, ends));
+        } else if ends.0 <= open {
+            return None;
+        }
+    }
+    let [(own, like, (at, place))] = departs.as_slice() else { return None };
+    Some(Departure {
+        call: own.calls[*at],
+        usual: like.calls[*place],
+        like: vec![like.calls[0].rank],
+        how: how(job, (own, *at), (like, *place)),
     })
 }
 
@@ -311,10 +347,15 @@ fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
         (length + usize::from(is_whole && length == end), end)
     });
     let runs: Vec<(usize, usize)> = runs.collect();
-    // A round at least, or a long run.
-    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(MIN_CONTEXT);
-    // Of equal ones, the last.
-    let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0)?;
+    // A round at least, or a long run, of which half is enough from the begin of the first round.
+    let least = |it: &(usize, usize)| if it.0 > it.1 { MIN_CONTEXT / 2 } else { MIN_CONTEXT };
+    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(least(it));
+    // Of equal ones, the last. Behind a call that few rounds have, a shorter run that two of them share.
+    let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0).or_else(|| {
+        let longest = runs.iter().map(|it| it.0).max().filter(|it| *it > MIN_OPEN)?;
+        let mut shared = runs.iter().filter(|it| it.0 == longest);
+        shared.next().filter(|_| shared.next().is_some())
+    })?;
     let is_one = runs.iter().filter(|it| it.0 >= best.0).all(|it| tokens[it.1] == tokens[best.1]);
     is_one.then_some(best.1)
 }
@@ -361,7 +402,8 @@ fn how<'j>(job: &Job<'_>, (own, at): (&Lane<'j>, usize), (theirs, place): (&Lane
     }
     // Calls that are left out explain short logs as well as another order.
     let least = best.as_ref().map_or(2, |it| it.0 + 1);
-    for width in least.max(2)..=MAX_SHIFT.min(a.len()).min(b.len()) {
+    let most = if best.is_some() { MAX_NEAR } else { MAX_SHIFT };
+    for width in least.max(2)..=most.min(a.len()).min(b.len()) {
         let (mut x, mut y) = (a[..width].to_vec(), b[..width].to_vec());
         x.sort_unstable();
         y.sort_unstable();

@@ -3,7 +3,12 @@
 //! The text is that of the file if it is at hand: under the name that Python knows it by, or beside the dumps. Else the line of a call shows what the
 //! record holds of it. Without stacks there is no file, and the diagnostic has no place.
 
-use std::{cmp::Reverse, fs, io::Read, path::Path};
+use std::{
+    cmp::Reverse,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
@@ -86,9 +91,14 @@ fn program(file: &str, dumps: &Dumps) -> Option<String> {
     if let Some((_, text)) = known {
         return Some(text.clone());
     }
-    // Dumps have absolute paths of another machine.
-    let name = if path.is_absolute() { Path::new(path.file_name()?) } else { path };
-    let beside = dumps.folders.iter().flat_map(|it| [it.join(name), it.join("..").join(name)]);
+    // Dumps have absolute paths of another machine: of their ends, the longest that is there.
+    let parts: Vec<_> = path.iter().collect();
+    let ends: Vec<PathBuf> =
+        (1..parts.len().max(2)).map(|it| parts[it.min(parts.len() - 1)..].iter().collect()).collect();
+    let names = if path.is_absolute() { ends } else { vec![path.to_owned()] };
+    let beside = dumps.folders.iter().flat_map(|folder| {
+        names.iter().map(|it| folder.join(it)).chain(names.iter().map(|it| folder.join("..").join(it)))
+    });
     let places = std::iter::once(path.to_owned()).chain(beside);
     let found = places
         .into_iter()

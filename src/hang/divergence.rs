@@ -89,7 +89,8 @@ impl Divergence {
 /// Returns the first position from which all lanes have their records, and whole groups of calls.
 fn window(job: &Job<'_>, queue: &Queue) -> u32 {
     let cut = queue.lanes.iter().filter(|it| !it.calls.is_empty());
-    let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.is_cut()));
+    // What dumps of active calls leave out has completed.
+    let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.is_cut() && !log.only_active));
     let is_partial = |it: &Lane| job.record(Call { rank: it.rank, at: it.calls[0] }).batch == Batch::CutEnd;
     cut.map(|it| it.first + u32::from(is_partial(it))).max().unwrap_or(0)
 }
@@ -175,7 +176,9 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
     }
     let begin = window(job, queue);
     let is_lost = begin > FIRST_SEQ && seq == begin;
-    let is_before_records = is_lost && !is_complete_before(job, queue, seq);
+    // One call of the program with other sizes, behind which all agree, is no consequence.
+    let is_before_records =
+        is_lost && !is_complete_before(job, queue, seq) && !is_changed(job, reference, mine, seq);
     Some(Divergence { queue: at, seq, expected, diverged, how, basis, is_before_records })
 }
 

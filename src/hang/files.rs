@@ -16,7 +16,7 @@ use crate::{
     archive::{self, MAX_FILE},
     dump,
     dumps::{Dumps, ReadDump, Skipped, combine, is_program},
-    json, pickle,
+    json, nccl, pickle,
     record::{Interners, MAX_RANK, Rank, RankLog},
     torch_log,
 };
@@ -115,7 +115,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
             archives.clear();
         }
     }
-    let of_logs: Vec<ReadDump> = logs.iter().flat_map(|it| read_log(it, &tables)).collect();
+    let of_logs = of_logs(logs.iter().filter_map(|it| text_of(it)), &tables);
     let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
     if candidates.is_empty() && read.is_empty() && of_logs.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
@@ -147,9 +147,9 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
         found.add(name, name.clone(), bytes);
     }
     let path = || "these files".to_owned();
-    let printed =
-        files.iter().filter(|it| is_log_name(&it.0)).flat_map(|(name, bytes)| of_log(name, bytes, &tables));
-    let printed: Vec<ReadDump> = printed.collect();
+    let logs = files.iter().filter(|it| is_log_name(&it.0));
+    let text = |it: &(String, Vec<u8>)| (it.0.clone(), String::from_utf8_lossy(&it.1).into_owned());
+    let printed = of_logs(logs.map(text), &tables);
     let mut read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
     add_logs(&mut read, printed);
     if read.is_empty() {
@@ -255,7 +255,8 @@ const KEYS: [&str; 4] = ["\"entries\"", "\"pg_config\"", "\"comm_lib_version\"",
 
 /// Whether a name is that of what a job prints.
 fn is_log_name(name: &str) -> bool {
-    [".log", ".txt", ".out", ".err"].iter().any(|it| name.ends_with(it))
+    let is_answer = name.contains("ras") && name.ends_with(".json");
+    is_answer || [".log", ".txt", ".out", ".err"].iter().any(|it| name.ends_with(it))
 }
 
 /// Returns the logs of a folder.
@@ -268,17 +269,28 @@ fn logs_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads what PyTorch has printed, if the file has lines of its watchdog.
-fn read_log(path: &Path, tables: &Interners) -> Vec<ReadDump> {
+/// Returns the name and the text of a log, if it can be read.
+fn text_of(path: &Path) -> Option<(String, String)> {
     let mut bytes = Vec::new();
-    let is_read = File::open(path).and_then(|it| it.take(MAX_FILE).read_to_end(&mut bytes)).is_ok();
-    if is_read { of_log(&path.display().to_string(), &bytes, tables) } else { Vec::new() }
+    File::open(path).and_then(|it| it.take(MAX_FILE).read_to_end(&mut bytes)).ok()?;
+    Some((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn of_log(file: &str, bytes: &[u8], tables: &Interners) -> Vec<ReadDump> {
-    let text = String::from_utf8_lossy(bytes);
-    let logs = if torch_log::is_log(&text) { torch_log::read(&text, file, tables) } else { Vec::new() };
-    logs.into_iter().map(|(rank, log)| (rank, Ok(log))).collect()
+/// Reads what PyTorch and NCCL have printed, in the order of the names of the files. PyTorch's lines say more.
+fn of_logs(texts: impl Iterator<Item = (String, String)>, tables: &Interners) -> Vec<ReadDump> {
+    let (mut found, mut of_nccl) = (Vec::new(), Vec::new());
+    for (file, text) in texts {
+        if torch_log::is_log(&text) {
+            found.extend(torch_log::read(&text, &file, tables));
+        }
+        if nccl::is_nccl(&text) {
+            of_nccl.push((file, text));
+        }
+    }
+    let read = |logs: Vec<(Rank, RankLog)>| logs.into_iter().map(|(rank, log)| (rank, Ok(log))).collect();
+    let mut found = read(found);
+    add_logs(&mut found, read(nccl::read(&of_nccl, tables)));
+    found
 }
 
 /// Adds the logs of ranks without a dump, which says more.
@@ -290,8 +302,7 @@ fn add_logs(read: &mut Vec<ReadDump>, logs: Vec<ReadDump>) {
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.
 fn is_no_dump(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |it| it.1);
-    ["py", "md", "txt", "log", "out", "err", "sh", "yaml", "yml", "csv", "html", "svg", "hir"]
-        .contains(&extension)
+    is_log_name(name) || ["py", "md", "sh", "yaml", "yml", "csv", "html", "svg", "hir"].contains(&extension)
 }
 
 fn looks_like_dump(path: &Path) -> bool {

@@ -30,14 +30,20 @@ pub(crate) struct WrongPeer {
 /// Returns the end of a message whose size or element type is not that of the other calls at its place of the program, if that of the other end
 /// is.
 pub(crate) fn usual_size(job: &Job<'_>, send: Call, receive: Call) -> Option<Rank> {
-    match (is_usual_size(job, send)?, is_usual_size(job, receive)?) {
+    let (one, two) = (alike(job, send), alike(job, receive));
+    // Of several sizes at one place, such as those of buckets, one that is new is none of them.
+    match (is_usual_size(job, send, one)?, is_usual_size(job, receive, two)?) {
         (true, false) => Some(receive.rank),
         (false, true) => Some(send.rank),
+        _ if one.0 == 0 && two.0 > 1 => Some(send.rank),
+        _ if two.0 == 0 && one.0 > 1 => Some(receive.rank),
         (true, true) | (false, false) => None,
     }
 }
 
-fn is_usual_size(job: &Job<'_>, call: Call) -> Option<bool> {
+/// Returns the numbers of other calls of its kind at its place that have the size of a call, and another one.
+
+fn alike(job: &Job<'_>, call: Call) -> (usize, usize) {
     let here = job.token(call);
     let (mut same, mut other) = (0, 0);
     for log in &job.records.ranks {
@@ -51,6 +57,10 @@ fn is_usual_size(job: &Job<'_>, call: Call) -> Option<bool> {
             }
         }
     }
+    (same, other)
+}
+
+fn is_usual_size(job: &Job<'_>, call: Call, (same, other): (usize, usize)) -> Option<bool> {
     // Without stacks, messages of several places are counted together: only a size that no other has is none of theirs.
     let has_stack = !job.records.stack(job.record(call).stack).frames.is_empty();
     (same + other > 0).then_some(if has_stack { same > other } else { same > 0 })
@@ -149,21 +159,25 @@ pub(crate) fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>>
     Some(deviating.map(|it| it.0).collect())
 }
 
-/// Returns the one member whose all-to-all has another shape than those of all others, if all of them had one shape at this place before.
+/// Returns the one member whose all-to-all has another shape than those of all others, if none of them had another one at this place before.
 fn unusual_splits(job: &Job<'_>, calls: &[Call]) -> Option<Vec<Call>> {
     let shape = |it: Call| &job.records.signature(job.record(it).signature).inputs;
     let mut counts: FxHashMap<_, Vec<Call>> = FxHashMap::default();
     calls.iter().for_each(|it| counts.entry(shape(*it)).or_default().push(*it));
     let mut sides: Vec<(_, Vec<Call>)> = counts.into_iter().collect();
     sides.sort_by_key(|it| it.1.len());
-    let [(_, one), (usual, others)] = sides.as_slice() else { return None };
+    let [small, large] = sides.as_slice() else { return None };
     let is_like =
         |a: Call, b: Call| job.token(a) == job.token(b) && job.record(a).group == job.record(b).group;
     let earlier = |call: &Call| {
         let before = (0..call.at).map(|at| Call { at, ..*call });
         before.filter(|it| is_like(*it, *call)).map(shape).collect::<Vec<_>>()
     };
-    let is_usual = |it: &Call| earlier(it).iter().all(|it| it == usual);
-    let is_known = one.iter().all(|it| !earlier(it).is_empty());
-    (one.len() == 1 && others.len() > 1 && is_known && calls.iter().all(is_usual)).then(|| one.clone())
+    let is_usual = |usual| calls.iter().all(|it| earlier(it).iter().all(|it| it == usual));
+    let pairs = [(small, large), (large, small)];
+    let mut found = pairs.iter().filter(|(one, usual)| {
+        // Splits may differ for the first time.
+        one.1.len() == 1 && !earlier(&one.1[0]).is_empty() && is_usual(&usual.0)
+    });
+    found.next().filter(|_| found.next().is_none()).map(|it| it.0.1.clone())
 }

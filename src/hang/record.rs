@@ -67,7 +67,7 @@ impl Group {
 }
 
 /// What a call does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Kind {
     /// All members get the reduction.
     AllReduce,
@@ -94,6 +94,7 @@ pub enum Kind {
     /// The end of a group of calls that are issued as one.
     Coalesced,
     /// An operation that hir compares by its name and sizes only.
+    #[default]
     Other,
 }
 
@@ -142,7 +143,7 @@ impl Kind {
 }
 
 /// What a call does and on what.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Signature {
     /// The operation as PyTorch names it, such as `all_reduce`.
     pub name: String,

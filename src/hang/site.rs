@@ -1,4 +1,4 @@
-//! Where a call is in the program: the first frame outside PyTorch.
+//! Where a call is in the program: the first frame outside PyTorch and installed packages.
 
 use crate::record::{Frame, Record, Records, StackId};
 
@@ -18,7 +18,8 @@ pub struct Site {
 /// Returns the place of a record's call, if its dump has stacks.
 pub fn site(records: &Records, record: &Record) -> Option<Site> {
     let frames = &records.stack(record.stack).frames;
-    let frame = frames[program_frame(records, record.stack)?];
+    let own = frames.iter().position(|it| is_own(records, it));
+    let frame = frames[own.or_else(|| program_frame(records, record.stack))?];
     let autograd = frames
         .iter()
         .take_while(|it| **it != frame)
@@ -32,12 +33,28 @@ pub fn site(records: &Records, record: &Record) -> Option<Site> {
 }
 
 /// Returns the callers of a record's call, innermost first: the frames outside PyTorch and the standard library, as
-/// `step (train.py:14)`.
+/// `step (train.py:14)`. Those of one installed package that follow each other are one, as `3 frames of deepspeed`.
 pub fn callers(records: &Records, record: &Record) -> Vec<String> {
-    let frames = records.stack(record.stack).frames.iter().filter(|it| is_program(records, it));
-    frames
-        .map(|it| format!("{} ({}:{})", records.name(it.function), records.name(it.file), it.line))
-        .collect()
+    let frames: Vec<&Frame> =
+        records.stack(record.stack).frames.iter().filter(|it| is_program(records, it)).collect();
+    let has_own = frames.iter().any(|it| is_own(records, it));
+    let package = |it: &Frame| package(records.name(it.file)).filter(|_| has_own);
+    let text = |of: &[&Frame]| match package(of[0]) {
+        Some(name) => format!("{} of {name}", grammar::count_text(of.len(), "frame")),
+        None => format!("{} ({}:{})", records.name(of[0].function), records.name(of[0].file), of[0].line),
+    };
+    frames.chunk_by(|a, b| package(a).is_some() && package(a) == package(b)).map(text).collect()
+}
+
+/// Returns the name of the installed package that a file is in.
+fn package(file: &str) -> Option<&str> {
+    let (_, inner) = file.split_once("site-packages/").or_else(|| file.split_once("dist-packages/"))?;
+    inner.split(['/', '.']).next()
+}
+
+/// Whether a frame is of the program, and of no installed package.
+fn is_own(records: &Records, frame: &Frame) -> bool {
+    is_program(records, frame) && package(records.name(frame.file)).is_none()
 }
 
 /// Returns the position of the first frame outside PyTorch; of the outermost frame if there is none.

@@ -182,9 +182,11 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
     let partner = partner.map(|it| Call { rank: other, at: *it });
     let is_guess = partner.is_none() && pair.is_cut || is_left_out(job, call, other, partner);
     let is_lost = job.has_dump(other) && (is_guess || !pair.are_heads_known);
-    let blocked_by = partner
-        .filter(|it| !is_lost && !job.record(*it).done)
-        .and_then(|it| earlier_open(job, *group, it, call.rank));
+    let blocked_by = partner.filter(|it| !is_lost && !job.record(*it).done).and_then(|it| {
+        // A rank whose own batch is behind another one waits in that.
+        let behind = || earlier_batch(job, *group, it).filter(|_| earlier_batch(job, *group, call).is_none());
+        earlier_open(job, *group, it, call.rank).or_else(behind)
+    });
     let is_absent = !is_lost && (partner.is_none() || blocked_by.is_some());
     debug_assert!(call.rank == *from || call.rank == *to);
     Stall {
@@ -210,6 +212,28 @@ fn is_left_out(job: &Job<'_>, call: Call, other: Rank, partner: Option<Call>) ->
         None => job.enqueued(other, record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
     };
     record.batch == Batch::Alone && !(is_pair && is_known)
+}
+
+/// Returns the first message of a rank in a batch of the group that has not finished, if it is of an earlier batch: batches run on the communicator of
+/// the group.
+fn earlier_batch(job: &Job<'_>, group: GroupId, call: Call) -> Option<Call> {
+    let batch = |it: &Record| (it.batch == Batch::Member && it.group == group).then_some(it.p2p_seq);
+    let own = batch(job.record(call))?;
+    let begin = job.pairs.partition_point(|it| it.0.0 < group);
+    let of_group = job.pairs[begin..].iter().take_while(|it| it.0.0 == group);
+    let first = of_group.filter_map(|((_, from, to), pair)| {
+        let (calls, done) = if *from == call.rank {
+            (&pair.sends, pair.sent)
+        } else if *to == call.rank {
+            (&pair.receives, if pair.is_cut { pair.received } else { pair.received.max(pair.sent) })
+        } else {
+            return None;
+        };
+        let at =
+            *calls[done.min(calls.len())..].iter().find(|it| !job.record(Call { at: **it, ..call }).done)?;
+        Some(Call { at, ..call })
+    });
+    first.min().filter(|it| batch(job.record(*it)).is_some_and(|it| it < own))
 }
 
 /// Returns the first call between the two ranks that has not finished, if it is before this one. NCCL runs what two ranks send and receive in one

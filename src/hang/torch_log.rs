@@ -19,7 +19,7 @@ const MAX_FRAMES: usize = 512;
 const MAX_LOGS: usize = 1 << 16;
 
 /// The function, file and line of a frame.
-type Place = (String, String, u32);
+pub(crate) type Place = (String, String, u32);
 
 /// What a log says of one rank.
 #[derive(Default)]
@@ -75,73 +75,111 @@ pub(crate) fn read(text: &str, file: &str, tables: &Interners) -> Vec<(Rank, Ran
 
 impl Lines {
     fn log(self, rank: Rank, file: &str, tables: &Interners) -> RankLog {
-        let group = |name: &str| {
-            let description = self.descriptions.get(name).cloned().unwrap_or_default();
-            let group =
-                Group { name: name.to_owned(), description, backend: "nccl".to_owned(), members: None };
-            GroupId(tables.groups.intern(group))
-        };
-        let name = |text: &str| NameId(tables.names.intern(grammar::escape_control(text)));
-        let mut records = Vec::new();
-        for (number, ((of, seq), (signature, frames))) in self.calls.iter().enumerate() {
-            let frame = |(function, file, line): &(String, String, u32)| Frame {
-                file: name(file),
-                function: name(function),
-                line: *line,
-            };
-            let stack = Stack { frames: frames.iter().map(frame).collect() };
-            records.push(Record {
-                signature: SignatureId(tables.signatures.intern(signature.clone())),
-                group: group(of),
-                stack: StackId(tables.stacks.intern(stack)),
-                number: number as u32,
-                seq: *seq,
-                p2p_seq: 0,
-                op: *seq,
-                peer: Peer::None,
-                state: State::Scheduled,
-                retired: true,
-                done: false,
-                batch: Batch::Alone,
-                created: 0,
-                started: 0,
-                completed: 0,
-                outlived: false,
-                waited_long: false,
-            });
-        }
-        let status = self.last.iter().enumerate().map(|(number, (of, (enqueued, completed)))| GroupStatus {
+        let description = |name: &str| self.descriptions.get(name).cloned().unwrap_or_default();
+        let calls = self.calls.into_iter().map(|((group, seq), (signature, frames))| Call {
+            description: description(&group),
+            group,
+            members: None,
+            seq,
+            signature,
+            frames,
+            is_over: true,
+        });
+        let last: Vec<(String, String, (i64, i64))> =
+            self.last.iter().map(|it| (it.0.clone(), description(it.0), *it.1)).collect();
+        log_of(rank, file, calls.collect(), &last, tables)
+    }
+}
+
+/// A call that a log names.
+pub(crate) struct Call {
+    pub(crate) group: String,
+    pub(crate) description: String,
+    pub(crate) members: Option<Vec<Rank>>,
+    pub(crate) seq: u32,
+    pub(crate) signature: Signature,
+    pub(crate) frames: Vec<Place>,
+    /// Whether somebody has given it up.
+    pub(crate) is_over: bool,
+}
+
+/// Makes the log of a rank of its calls that have not completed, and the last numbers that it has enqueued and completed in groups with their
+/// descriptions.
+pub(crate) fn log_of(
+    rank: Rank,
+    file: &str,
+    calls: Vec<Call>,
+    last: &[(String, String, (i64, i64))],
+    tables: &Interners,
+) -> RankLog {
+    let group = |name: &str, description: &str, members: Option<Vec<Rank>>| {
+        let (name, description) = (name.to_owned(), description.to_owned());
+        GroupId(tables.groups.intern(Group { name, description, backend: "nccl".to_owned(), members }))
+    };
+    let name = |text: &str| NameId(tables.names.intern(grammar::escape_control(text)));
+    let has_stacks = calls.iter().any(|it| !it.frames.is_empty());
+    let members = |of: &str| calls.iter().find(|it| it.group == of).and_then(|it| it.members.clone());
+    let status =
+        last.iter().enumerate().map(|(number, (of, description, (enqueued, completed)))| GroupStatus {
             group: number as u32,
-            of: Some(group(of)),
+            of: Some(group(of, description, members(of))),
             enqueued: *enqueued,
             completed: *completed,
         });
-        let mut groups: Vec<GroupId> =
-            self.calls.keys().map(|it| &it.0).chain(self.last.keys()).map(|it| group(it)).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        RankLog {
-            rank,
-            file: file.to_owned(),
-            has_stacks: self.calls.values().any(|it| !it.1.is_empty()),
-            status: status.collect(),
-            records,
-            groups,
-            lost: 1,
-            has_gaps: true,
-            only_active: true,
-            from_log: true,
-            reports_completion: true,
-        }
+    let status: Vec<GroupStatus> = status.collect();
+    let mut records = Vec::new();
+    for (number, call) in calls.into_iter().enumerate() {
+        let frame = |(function, file, line): &Place| Frame {
+            file: name(file),
+            function: name(function),
+            line: *line,
+        };
+        let stack = Stack { frames: call.frames.iter().map(frame).collect() };
+        records.push(Record {
+            signature: SignatureId(tables.signatures.intern(call.signature)),
+            group: group(&call.group, &call.description, call.members),
+            stack: StackId(tables.stacks.intern(stack)),
+            number: number as u32,
+            seq: call.seq,
+            p2p_seq: 0,
+            op: call.seq,
+            peer: Peer::None,
+            state: State::Scheduled,
+            retired: call.is_over,
+            done: false,
+            batch: Batch::Alone,
+            created: 0,
+            started: 0,
+            completed: 0,
+            outlived: false,
+            waited_long: false,
+        });
+    }
+    let mut groups: Vec<GroupId> =
+        records.iter().map(|it| it.group).chain(status.iter().filter_map(|it| it.of)).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    RankLog {
+        rank,
+        file: file.to_owned(),
+        has_stacks,
+        status,
+        records,
+        groups,
+        lost: 1,
+        has_gaps: true,
+        only_active: true,
+        from_log: true,
+        reports_completion: true,
     }
 }
 
 /// Returns the text behind a word, if a line has it.
-fn behind<'l>(line: &'l str, word: &str) -> Option<&'l str> {
+pub(crate) fn behind<'l>(line: &'l str, word: &str) -> Option<&'l str> {
     line.find(word).map(|at| &line[at + word.len()..])
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let text = text.trim_start();
     let end = text.find(|it: char| !it.is_ascii_digit() && it != '-').unwrap_or(text.len());
     text[..end].parse().ok()

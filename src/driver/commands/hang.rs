@@ -2,7 +2,10 @@
 
 mod timeline;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Parser;
 use hir_hang::{
@@ -11,6 +14,7 @@ use hir_hang::{
     files::{self, LoadError},
     program::program,
     report::{report, table},
+    watch,
 };
 use hir_plan::timeline::file::TimelineFile;
 use hir_process::exit::Exit;
@@ -29,6 +33,7 @@ pub(super) const EXAMPLES: &str =
     "  hir hang dumps/                           all dumps of a folder, one file for each rank
   hir hang nccl_trace_rank_*                the same, as files
   hir hang dumps/ -o hang.hir               the calls that do not proceed, for `hir-run hang.hir`
+  hir hang --watch dumps/                   the same, as soon as the dumps are complete
   hir hang dumps/ --error-format=json       what was found, as JSON lines on standard error";
 
 /// Explains why a PyTorch job hangs, from the dumps of its flight recorder.
@@ -54,13 +59,22 @@ pub(super) struct Options {
     /// has not completed has no end. A repeated option writes several files.
     #[arg(long, value_name = "FILE")]
     timeline: Vec<TimelineFile>,
+    /// A folder with the files of the program, whose paths in the dumps may be those of another machine.
+    #[arg(long, value_name = "DIR")]
+    source: Vec<PathBuf>,
+    /// Wait until the dumps are complete: one of each rank, or no change for a minute. The folder need not exist yet.
+    #[arg(long)]
+    watch: bool,
     #[command(flatten)]
     pub(super) diagnostics: DiagnosticFlags,
 }
 
 pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     screen.start_workers()?;
-    let dumps = files::load(&options.paths).map_err(|fault| {
+    if options.watch {
+        watch::wait(&options.paths, Duration::from_secs(1));
+    }
+    let mut dumps = files::load(&options.paths).map_err(|fault| {
         let exit = match fault {
             LoadError::Read { .. } => Exit::Environment,
             LoadError::NotAFile(_)
@@ -70,6 +84,7 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         };
         screen.fail(exit, fault)
     })?;
+    dumps.folders.splice(0..0, options.source.iter().cloned());
     for skipped in &dumps.skipped {
         let (source, found) = diagnostics::unreadable(skipped);
         screen.report_diagnostics(&source, &[found]);

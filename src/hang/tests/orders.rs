@@ -138,3 +138,81 @@ fn a_rank_that_waits_alone_in_a_call_that_most_others_pass_makes_one_more() {
     assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
     assert!(found.findings[0].message.contains("rank 2 makes a call that ranks 0 and 1 do not make"));
 }
+
+#[test]
+fn a_rank_that_drops_a_micro_batch_of_the_second_round_is_named() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2, 3]);
+    // The calls of the second round that have completed: rank 2 drops one of six micro-batches, and all hosts are ahead.
+    let done = [6, 11, 10, 5];
+    let rank = |rank: u32| {
+        let mut calls: Vec<Value> = Vec::new();
+        let (mut messages, mut first) = (0, 0);
+        for round in 0..2 {
+            let dropped = usize::from(rank == 2 && round == 1);
+            let message = |is_send: bool, peer: u32| {
+                if is_send { format!("send {rank}->{peer}") } else { format!("recv {rank}<-{peer}") }
+            };
+            let forward: Vec<String> = [
+                (rank > 0).then(|| message(false, rank.wrapping_sub(1))),
+                (rank < 3).then(|| message(true, rank + 1)),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            let backward: Vec<String> = [
+                (rank < 3).then(|| message(false, rank + 1)),
+                (rank > 0).then(|| message(true, rank.wrapping_sub(1))),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            let names = [vec![forward; 6 - dropped], vec![backward; 6 - dropped]].concat().concat();
+            for name in names {
+                messages += 1;
+                let is_done = round == 0 || calls.len() < first + done[rank as usize];
+                let mut message = call(WORLD, &name, round, 6, is_done, calls.len() as i64 * 1000);
+                (message["p2p_seq_id"], message["is_p2p"]) = (json!(messages), json!(true));
+                calls.push(message);
+            }
+            calls.push(call(WORLD, "all_reduce", round + 1, 17, round == 0, calls.len() as i64 * 1000));
+            first = calls.len();
+        }
+        (calls, json!({}))
+    };
+    let found = explained(|_| vec![WORLD], (0..4).map(rank).collect());
+    let first = &found.findings[0];
+    assert_eq!((first.code.text(), first.ranks.as_slice()), ("E0804", &[2][..]), "{}", found.verdict());
+}
+
+#[test]
+fn batches_of_a_group_run_one_after_the_other() {
+    const PIPE: [Group; 2] = [("1", "pp", &[0, 2]), ("2", "pp", &[1, 3])];
+    // Rank 1 receives the gradient before it sends its activation; both of its batches are posted.
+    let rank = |rank: u32| {
+        let group = PIPE[rank as usize % 2];
+        let (own, peer) = (rank / 2, 1 - rank / 2);
+        let batch = |is_send: bool, number: u32, line: u32, is_done: bool| {
+            let name = if is_send { format!("send {own}->{peer}") } else { format!("recv {own}<-{peer}") };
+            [name, "coalesced".to_owned()].map(|name| {
+                let is_end = name == "coalesced";
+                let mut it = call(group, &name, 0, line, is_done && is_end, i64::from(number) * 1000);
+                (it["p2p_seq_id"], it["is_p2p"]) = (json!(number), json!(true));
+                it["frames"] = json!([
+                    {"name": "batch_isend_irecv", "filename": "/v/site-packages/torch/distributed/distributed_c10d.py", "line": 2900},
+                    {"name": "step", "filename": "train.py", "line": line},
+                ]);
+                it
+            })
+        };
+        let is_done = rank % 2 == 0;
+        let (first, second) = if own == 0 { ((true, 31), (false, 33)) } else { ((false, 30), (true, 34)) };
+        let (first, second) = if rank == 1 { (second, first) } else { (first, second) };
+        let warm = |number| batch(own == 0, number, 20, true);
+        let rest = [batch(first.0, 3, first.1, is_done), batch(second.0, 4, second.1, is_done)];
+        let batches = [[warm(1), warm(2)], rest].concat();
+        (batches.concat(), json!({}))
+    };
+    let found = explained(|it| vec![PIPE[it as usize % 2]], (0..4).map(rank).collect());
+    let first = &found.findings[0];
+    assert_eq!((found.is_hang, first.ranks.as_slice()), (true, &[1][..]), "{}", found.verdict());
+}

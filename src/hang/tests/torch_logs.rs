@@ -68,3 +68,57 @@ fn a_message_of_another_group_is_no_collective() {
     let text = "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=SEND, NumelIn=4, NumelOut=4, Timeout(ms)=1000) ran for 1001 milliseconds before timing out.\n";
     assert!(files::read(&[("job.log".to_owned(), text.as_bytes().to_vec())]).is_err());
 }
+
+#[test]
+fn the_lines_of_all_versions_tell_the_last_call_of_a_rank() {
+    // The lines of rank 2, and what is before them: of the process, of `srun -l`, or of torchrun.
+    let forms = [
+        (
+            "2.0",
+            "",
+            "[E ProcessGroupNCCL.cpp:475] [Rank 2] Some NCCL operations have failed or timed out. Last enqueued NCCL work: 60, last completed NCCL work: 60.",
+        ),
+        (
+            "2.2",
+            "[rank2]:",
+            "[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: Timeout at NCCL work: 60, last enqueued NCCL work: 60, last completed NCCL work: 59.",
+        ),
+        (
+            "2.3",
+            "2: ",
+            "[E ProcessGroupNCCL.cpp:577] [Rank 2] Exception (either an error or timeout) detected by watchdog at work: 60, last enqueued NCCL work: 60, last completed NCCL work: 59.",
+        ),
+        (
+            "2.4",
+            "[default2]:[rank2]:",
+            "[E725 10:00:00.1 ProcessGroupNCCL.cpp:1484] [PG 0 Rank 2] Received a dump signal from this local rank and will start to dump the debug info. Last enqueued NCCL work: 60, last completed NCCL work: 60.",
+        ),
+        (
+            "2.5",
+            "[rank2]:",
+            "[E1128 10:00:00.1 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 2] Exception (either an error or timeout) detected by watchdog at work: 60, last enqueued NCCL work: 60, last completed NCCL work: 59.",
+        ),
+        (
+            "2.6",
+            "[rank2]:",
+            "[E128 10:00:00.1 ProcessGroupNCCL.cpp:684] [PG ID 0 PG GUID 0(default_pg) Rank 2] failure detected by watchdog at work sequence id: 60 PG status: last enqueued work: 60, last completed work: 59",
+        ),
+        (
+            "2.11",
+            "[rank2]:",
+            "[E328 10:00:00.1 ProcessGroupNCCL.cpp:1794] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a collective timeout from rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: 60, last completed NCCL work: 60.",
+        ),
+    ];
+    for (version, before, line) in forms {
+        let others = [0, 1, 3].map(|it| timed_out(it, 61, 1)).concat();
+        let found = explained(&format!("{others}{before}{line}\n"));
+        let first = &found.findings[0];
+        assert_eq!(
+            (first.code.text(), first.ranks.as_slice()),
+            ("W0801", &[2][..]),
+            "{version}: {}",
+            found.verdict()
+        );
+        assert!(found.is_hang, "{version}");
+    }
+}

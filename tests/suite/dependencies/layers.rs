@@ -140,6 +140,7 @@ const HANG: &[Layer] = &[
     ("earlier", &["record", "wording"]),
     ("active", &["record", "site"]),
     ("torch_log", &["record"]),
+    ("nccl", &["record", "torch_log"]),
     ("dumps", &["active", "earlier", "record", "wording"]),
     ("files", BEFORE),
     ("crossed", &["queues", "record", "stall"]),
@@ -149,6 +150,7 @@ const HANG: &[Layer] = &[
     ("explain", BEFORE),
     ("diagnostics program report", BEFORE),
     ("answer", &["dumps", "explain", "record", "report", "site"]),
+    ("watch", &["files", "report"]),
     ("lib", ALL),
 ];
 

@@ -16,6 +16,12 @@ use hir_plan::{
     timeline::{Diagnosis, Lane, Row, Slice, SliceKind, Timeline},
 };
 
+/// The number of calls above which a timeline shows those around the hang, so that its page has 20 MB at most.
+const MAX_SLICES: usize = 50_000;
+
+/// The number of calls of each rank that it shows at least.
+const MIN_KEPT: usize = 8;
+
 /// Returns the timeline. Times are those of the clocks of the hosts, from the first call of all ranks.
 pub(super) fn timeline(dumps: &Dumps, found: &Report) -> Timeline {
     let records = &dumps.records;
@@ -27,10 +33,20 @@ pub(super) fn timeline(dumps: &Dumps, found: &Report) -> Timeline {
         source: "from the flight recorder: a call begins when the host made it or, if it is later, when the call before it in its row ended, and ends when its completion was noticed".to_owned(),
         ..Timeline::default()
     };
+    let all: usize = records.ranks.iter().map(|it| it.records.len()).sum();
+    let kept = if all > MAX_SLICES { (MAX_SLICES / records.ranks.len()).max(MIN_KEPT) } else { all };
+    if all > kept {
+        timeline
+            .source
+            .push_str(&format!("; of each rank, {kept} calls around its first that has not completed"));
+    }
     for log in &records.ranks {
         let mut rows: BTreeMap<String, usize> = BTreeMap::new();
         let mut free: Vec<f64> = vec![0.0; timeline.rows.len()];
-        for (inst, record) in log.records.iter().enumerate().filter(|it| it.1.batch != Batch::P2pEnd) {
+        let open = log.records.iter().position(|it| !it.done).unwrap_or(log.records.len());
+        let begin = open.saturating_sub(kept / 2).min(log.records.len().saturating_sub(kept));
+        let near = log.records.iter().enumerate().skip(begin).take(kept);
+        for (inst, record) in near.filter(|it| it.1.batch != Batch::P2pEnd) {
             let name = row_name(dumps, record);
             let row = *rows.entry(name.clone()).or_insert_with(|| {
                 timeline.rows.push(Row { rank: log.rank as usize, lane: Lane::Group(name) });

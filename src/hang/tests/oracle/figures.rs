@@ -8,7 +8,7 @@ use hir_hang::report::Report;
 use super::{
     fault::{FAULTS, Fault},
     job::Job,
-    program::Step,
+    program::{Kind, Step},
     twins::twins,
 };
 
@@ -51,7 +51,11 @@ pub fn count(job: &Job, report: &Report, figures: &mut BTreeMap<Fault, Figures>)
     let at_fault = (made.fault != Fault::StuckNetwork).then_some(made.rank);
     add(&mut own.innocent, named.iter().any(|&it| Some(it) != at_fault), "innocent named");
     let is_right_rank = named.iter().copied().eq(at_fault);
-    let is_right_kind = finding.is_some_and(|it| says(made.fault, it.code, &it.message));
+    // A message in another order lacks its other end.
+    let is_message = made.fault == Fault::OtherOrder
+        && finding.is_some_and(|it| it.code == Code::HangPeer)
+        && matches!(&made.program.ranks[made.rank][made.at], Step::Call(it) if matches!(it.kind, Kind::Message(_) | Kind::Batch(_)));
+    let is_right_kind = is_message || finding.is_some_and(|it| says(made.fault, it.code, &it.message));
     let is_decided = report.is_hang;
     if is_right_rank && is_right_kind && is_decided {
         own.right_rank += 1;
@@ -70,7 +74,10 @@ pub fn count(job: &Job, report: &Report, figures: &mut BTreeMap<Fault, Figures>)
         return wrong;
     }
     let says_twin = |kind: &Fault| finding.is_some_and(|it| says(*kind, it.code, &it.message));
-    let is_right_kind = is_right_kind || twins.kinds.iter().any(says_twin);
+    // Of several kinds, an answer that says what is called instead of what names none.
+    let is_open = finding.is_some_and(|it| it.code == Code::HangDiverged && it.message.contains(" where "));
+    let is_right_kind =
+        is_right_kind || twins.kinds.iter().any(says_twin) || is_open && !twins.kinds.is_empty();
     own.right_rank += usize::from(is_right_rank);
     own.right_kind += usize::from(is_right_kind);
     if !is_right_rank {
@@ -79,6 +86,7 @@ pub fn count(job: &Job, report: &Report, figures: &mut BTreeMap<Fault, Figures>)
     if !is_right_kind {
         wrong.push("other kind");
     }
+    let shows_hang = shows_hang && (!twins.kinds.contains(&Fault::StuckHost) || job.shows_time_out());
     if shows_hang && !is_decided {
         own.undecided += 1;
         wrong.push("undecided");
@@ -95,7 +103,7 @@ fn says(fault: Fault, code: Code, message: &str) -> bool {
     let has = |text: &str| message.contains(text);
     match fault {
         Fault::Healthy => false,
-        Fault::Skip => code == HangPeer || code == HangDiverged && has("skips") || has("too few"),
+        Fault::Skip => code == HangPeer || code == HangDiverged && has("skips") || has("or skips that"),
         Fault::OneMore => {
             code == HangPeer || code == HangDiverged && (has("makes a call that") || has("more"))
         }

@@ -42,6 +42,11 @@ fn is_twin(job: &Job, shown: &[Option<Vec<Record>>], other: &Faulty) -> bool {
 fn stuck(job: &Job) -> Twins {
     let made = &job.made;
     let mut found = Twins::default();
+    // Dumps of active calls behind an abort are those of a job that has ended.
+    if job.logs.iter().flatten().all(|it| it.records.iter().all(|it| it.is_batched)) {
+        found.other_rank = Some((Fault::Healthy, made.rank));
+        return found;
+    }
     let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(comparable).collect();
     let times = execute(&made.program, &job.settings, made.broken);
     let first = [made.rank].into_iter().chain((0..shown.len()).filter(|&it| it != made.rank));
@@ -88,22 +93,32 @@ fn edited(job: &Job) -> Twins {
     let seen = job.logs[made.rank].as_ref().map_or(0, |it| {
         it.records.iter().filter(|it| it.line == wanted.line || it.line == wanted.line + 200).count()
     });
+    // Splits explain sizes that no earlier call of the rank contradicts.
+    if made.fault == Fault::OtherSize && wanted.kind == Kind::AllToAll && seen < 2 {
+        found.other_rank = Some((Fault::StuckNetwork, made.rank));
+        return found;
+    }
     if matches!(wanted.kind, Kind::Message(_) | Kind::Batch(_)) && makers.len() == 1 && seen < 2 {
         found.other_rank = Some((made.fault, made.rank));
         return found;
     }
-    if makers.len() == 2 {
-        let others = makers.iter().copied().filter(|&it| it != made.rank);
-        let twin =
-            others.filter_map(|rank| all_but(job, rank, wanted, &makers)).find(|it| is_twin(job, &shown, it));
-        if let Some(other) = twin {
-            found.other_rank = Some((other.fault, other.rank));
-            return found;
-        }
+    // In larger groups the majority decides, unless what the others made is not recorded.
+    let members = &job.program.groups[wanted.group].ranks;
+    let others = makers.iter().copied().filter(|it| *it != made.rank && members.contains(it)).take(4);
+    let twin =
+        others.filter_map(|rank| all_but(job, rank, wanted, &makers)).find(|it| is_twin(job, &shown, it));
+    if let Some(other) = twin {
+        found.other_rank = Some((other.fault, other.rank));
+        return found;
+    }
+    // The last call, which the rank may be about to make.
+    let is_at_end = job.program.calls(made.rank).last().is_some_and(|it| it.0 == made.at);
+    let stops = plant(&job.program, Fault::StuckHost, made.rank, made.at, 0).filter(|_| is_at_end);
+    if stops.is_some_and(|it| is_twin(job, &shown, &it)) {
+        found.kinds.push(Fault::StuckHost);
     }
     // One more call at the end, which the other ranks may be about to make.
-    let is_last = job.program.calls(made.rank).last().is_some_and(|it| it.0 == made.at);
-    if made.fault == Fault::OneMore && is_last && makers.len() > 1 {
+    if made.fault == Fault::OneMore && is_at_end && makers.len() > 1 {
         found.other_rank = Some((Fault::Healthy, made.rank));
         return found;
     }
