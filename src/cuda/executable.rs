@@ -187,7 +187,8 @@ fn load_kernels(
     let cubin = match cubins.get(&source) {
         Some(it) => it,
         None => {
-            let names = kernels.functions().into_iter().map(|it| it.0).skip(kernels::COMMON_KERNELS.len());
+            // The instances come last.
+            let names = kernels.functions().into_iter().rev().map(|it| it.0);
             let names = format!("a kernel of {}", grammar::list_text(names, 4, "and"));
             let compiled = kernels::nvrtc::compile(&source, device.capability, &names)?;
             cubins.entry(source).or_insert(compiled)

@@ -21,7 +21,7 @@ fn most_unpacked(size: u64) -> u64 {
 
 /// Returns the number of values that a dump has at most if it was unpacked from so many bytes. An unpacked file has fewer values than bytes.
 pub(crate) fn most_values(size: u64) -> usize {
-    (8 << 20) + 4 * size as usize
+    (6 << 20) + 4 * size as usize
 }
 
 /// The longest name of a file in an archive, in bytes.

@@ -46,7 +46,7 @@ pub(crate) struct Values {
 /// The values do not fit into the numbers of an arena.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the file has more values than hir reads: 4 billion, or 8 million and 4 for each byte of a packed file, which can be unpacked"
+    "the file has more values than hir reads: 4 billion, or 6 million and 4 for each byte of a packed file, which can be unpacked"
 )]
 pub(crate) struct TooManyValues;
 

@@ -111,11 +111,11 @@ impl Evidence {
         (self.tolerance > 0.0).then(|| (self.scale / self.tolerance).log10().max(0.0))
     }
 
-    /// Returns why the comparison shows too little: less than half of the elements show something, or the first tensor is less
-    /// precise.
+    /// Returns why the comparison shows too little: no element or less than half of the finite ones show something, or the first tensor is
+    /// less precise.
     pub fn doubt(&self) -> Option<String> {
         let Self { decided, not_finite, total, scale, .. } = *self;
-        if 2 * decided >= total {
+        if decided > 0 && 2 * decided >= total - not_finite || total == 0 {
             let [own, other] = self.less_precise?.map(format_3_digits);
             return Some(format!(
                 "its rounding errors of {own} exceed those of what it is compared with, {other}"
@@ -328,8 +328,13 @@ impl<'a> ElementComparer<'a> {
         found.not_finite = found.total - values().count();
         for at in (0..found.total).filter(|at| value(*at).is_finite()) {
             let tolerance = if self.agreement == Tolerance::Equal { 0.0 } else { self.element(at).2 };
-            if tolerance == 0.0 || tolerance < scale {
+            // Equal values show something; those of shadows may be equal by rounding.
+            let is_equal =
+                self.agreement != Tolerance::Shadows && self.got.tensor.data.has_same_value(at, theirs);
+            if is_equal || tolerance == 0.0 || tolerance < scale {
                 found.decided += 1;
+            }
+            if tolerance < scale {
                 found.tolerance = found.tolerance.max(tolerance);
             }
         }

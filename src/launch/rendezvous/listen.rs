@@ -142,7 +142,8 @@ pub(super) fn admit(
     limits: (Instant, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<Vec<Connection>, LaunchError> {
     let mut joined: Vec<Option<Connection>> = (1..key.world).map(|_| None).collect();
-    let complete = admit_into(&mut joined, listener, address, key, limits);
+    let mut candidates = Vec::new();
+    let complete = admit_into((joined.as_mut_slice(), &mut candidates), listener, address, key, limits);
     let message = match &complete {
         Ok(()) => Message::Welcome,
         Err(fault) => Message::Fault(fault.clone()),
@@ -151,11 +152,17 @@ pub(super) fn admit(
         // If a rank is lost again already, the channel notices it later.
         let _ = connection.send(&message);
     }
+    // Those whose last message has not arrived yet learn the reason, too.
+    for candidate in candidates.into_iter().filter(|_| complete.is_err()) {
+        if let Candidate::Answered { mut pending, mut sealer, .. } = candidate {
+            let _ = sealer.seal(&message).and_then(|it| pending.send(&it));
+        }
+    }
     complete.map(|()| joined.into_iter().flatten().collect())
 }
 
 fn admit_into(
-    joined: &mut [Option<Connection>],
+    (joined, candidates): (&mut [Option<Connection>], &mut Vec<Candidate>),
     listener: &TcpListener,
     address: &Address,
     key: &JobKey,
@@ -163,7 +170,6 @@ fn admit_into(
 ) -> Result<(), LaunchError> {
     let lost = |fault: io::Error| address.fault(format!("rank 0 cannot listen: {fault}"));
     listener.set_nonblocking(true).map_err(lost)?;
-    let mut candidates: Vec<Candidate> = Vec::new();
     let mut rejected = Rejected::default();
     while joined.iter().any(Option::is_none) {
         if let Some(fault) = stop() {
@@ -185,8 +191,8 @@ fn admit_into(
         let known = joined.iter().flatten().map(|it| it.stream.as_fd());
         pending::wait_readable([listener.as_fd()].into_iter().chain(unknown).chain(known), patience)
             .map_err(lost)?;
-        accept(listener, &mut candidates, &mut rejected);
-        for candidate in std::mem::take(&mut candidates) {
+        accept(listener, candidates, &mut rejected);
+        for candidate in std::mem::take(candidates) {
             let late = candidate.since().elapsed() > HANDSHAKE_TIMEOUT;
             match advance(candidate, key) {
                 CandidateStatus::Waiting(_) if late => rejected.strangers += 1,
