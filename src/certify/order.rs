@@ -26,6 +26,9 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
         step.after.iter().for_each(|it| edge(steps + it, at, true));
         edge(at, steps + at, true);
         step.sources.iter().filter_map(|it| members[*it]).for_each(|it| edge(it, steps + at, true));
+        // The other side of a copy waits for its end.
+        let copies = members.iter().flatten().filter(|_| step.is_late && !step.copies);
+        copies.filter(|it| trace.steps[**it].copies).for_each(|it| edge(steps + it, steps + at, true));
         edge(at, action, false);
         edge(action, steps + at, false);
     }

@@ -99,20 +99,29 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     lowered(text, pipeline, Checks::ALL_FAULTS).map(|it| it.0)
 }
 
-/// Runs passes on a program. Returns whether it is free of races, and what the passes make of it unless they refuse it.
+/// Whether a program is free of races, and what passes make of it unless they refuse it; or what they make wrong: a fault that the checks find, or
+/// another meaning.
+pub type Lowered = Result<(bool, Option<Program>), String>;
+
+/// Runs passes on a program.
+pub fn lowered(text: &str, pipeline: &str, checks: Checks) -> Lowered {
+    each_lowered(text, &[pipeline.to_owned()], checks)?.pop().unwrap_or(Ok((false, None)))
+}
+
+/// Runs each of some lists of passes on a program.
 ///
 /// # Errors
-/// Returns an error if a pass makes a fault that the checks find, or changes the meaning.
-pub fn lowered(text: &str, pipeline: &str, checks: Checks) -> Result<(bool, Option<Program>), String> {
+/// Returns an error if the program does not read or does not run.
+pub fn each_lowered(text: &str, pipelines: &[String], checks: Checks) -> Result<Vec<Lowered>, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let first = |all: &[grammar::diagnostic::Diagnostic]| {
         all.first().map(|it| it.message.clone()).unwrap_or_default()
     };
-    let mut program = match programs.pop() {
+    let original = match programs.pop() {
         Some(program) if !has_errors(&diagnostics) => program,
         Some(_) | None => return Err(format!("does not read: {}", first(&diagnostics))),
     };
-    let faults = grammar::verify(&program);
+    let faults = grammar::verify(&original);
     if has_errors(&faults) {
         return Err(format!("does not verify: {}", first(&faults)));
     }
@@ -123,29 +132,36 @@ pub fn lowered(text: &str, pipeline: &str, checks: Checks) -> Result<(bool, Opti
         limits: Limits::default(),
         work: &WorkBudget::default(),
     };
-    let is_clean = fault_in(&program, &lines, checks).is_none();
-    let meaning = match oracle.reference(&program) {
+    let is_clean = fault_in(&original, &lines, checks).is_none();
+    let meaning = match oracle.reference(&original) {
         Ok(meaning) => meaning,
         Err(faults) if is_clean => return Err(format!("no finding, but a failure: {}", first(&faults))),
-        Err(_) => return Ok((false, None)),
+        Err(_) => return Ok(Vec::new()),
     };
-    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
-    let settings = Settings { verify: Verify::Structural, roundtrip: true };
-    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
-        Err(failure) if failure.error.is_bug() => return Err(format!("`{pipeline}`: {failure}")),
-        // A pass may refuse a program with a reason.
-        Err(_) => return Ok((true, None)),
-        Ok(()) => (),
-    }
-    if let Some(fault) = fault_in(&program, &lines, checks).filter(|_| is_clean) {
-        return Err(format!("`{pipeline}` makes a fault: {fault}\n{}", grammar::print(&program)));
-    }
-    let Err(it) = meaning.check_equivalent(&program, &program) else { return Ok((true, Some(program))) };
-    // The oracle tries few schedules. A program with a race under another schedule has no unique result.
-    if races(text)? {
-        return Ok((false, None));
-    }
-    Err(format!("`{pipeline}` changes the meaning: {}\n{}", it.message, grammar::print(&program)))
+    let through = |pipeline: &String| {
+        let mut program = original.clone();
+        let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+        let settings = Settings { verify: Verify::Structural, roundtrip: true };
+        match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+            Err(failure) if failure.error.is_bug() => return Err(format!("`{pipeline}`: {failure}")),
+            // A pass may refuse a program with a reason.
+            Err(_) => return Ok((true, None)),
+            Ok(()) => (),
+        }
+        if program == original {
+            return Ok((true, Some(program)));
+        }
+        if let Some(fault) = fault_in(&program, &lines, checks).filter(|_| is_clean) {
+            return Err(format!("`{pipeline}` makes a fault: {fault}\n{}", grammar::print(&program)));
+        }
+        let Err(it) = meaning.check_equivalent(&program, &program) else { return Ok((true, Some(program))) };
+        // The oracle tries few schedules. A program with a race under another schedule has no unique result.
+        if races(text)? {
+            return Ok((false, None));
+        }
+        Err(format!("`{pipeline}` changes the meaning: {}\n{}", it.message, grammar::print(&program)))
+    };
+    Ok(pipelines.iter().map(through).collect())
 }
 
 /// Returns the first finding of the checker, or the reason why the program cannot be planned.

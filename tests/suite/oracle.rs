@@ -41,7 +41,7 @@ use crate::{part, rng::Rng, setting};
 
 /// Default number of programs of each kind in a part, and of those that go through passes.
 const PROGRAMS: usize = 100;
-const LOWERED: usize = 50;
+const LOWERED: usize = 25;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {

@@ -14,7 +14,10 @@ use super::{
     random::{Mix, skeleton},
     repaired,
 };
-use crate::{certify::agree, lowered::lowered, pass_mutations::PASSES_WITH_OPTIONS, rng::Rng};
+use crate::{certify::agree, lowered::each_lowered, pass_mutations::PASSES_WITH_OPTIONS, rng::Rng};
+
+/// The number of lists of passes for a program. The first one is certified, too.
+const LISTS: usize = 4;
 
 /// Judges passes and certificates of the program of a seed.
 pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> Option<String> {
@@ -31,22 +34,28 @@ pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> O
         return None;
     }
     let mut count = |what: String| *counts.entry(what).or_default() += 1;
-    let mut calls: Vec<&str> = (0..1 + rng.below(3)).map(|_| pass(&mut rng)).collect();
-    // It makes another order of communicators on purpose.
-    if calls.contains(&"schedule-communication") {
-        calls.push("order-communicators");
-    }
-    let pipeline = calls.join(",");
-    let fault = |it: String| Some(format!("seed {seed} {mix:?} {rules:?} `{pipeline}`: {it}\n{text}"));
-    let lowered = match lowered(&text, &pipeline, checks) {
-        Ok((_, it)) => {
-            count(format!("passes {}", if it.is_some() { "kept" } else { "refused" }));
-            it
-        }
+    let pipelines: Vec<String> = (0..LISTS)
+        .map(|_| (0..1 + rng.below(3)).map(|_| pass(&mut rng)).collect::<Vec<_>>().join(","))
+        .collect();
+    let fault =
+        |list: &str, it: String| Some(format!("seed {seed} {mix:?} {rules:?} `{list}`: {it}\n{text}"));
+    let all = match each_lowered(&text, &pipelines, checks) {
+        Ok(it) => it,
         // The simulator compares whole tensors.
-        Err(it) if it.contains("if each rank keeps its own") => None,
-        Err(it) => return fault(it),
+        Err(it) if it.contains("if each rank keeps its own") => return None,
+        Err(it) => return fault("", it),
     };
+    let mut lowered = Vec::new();
+    for (list, it) in pipelines.iter().zip(all) {
+        match it {
+            Ok((_, it)) => {
+                count(format!("passes {}", if it.is_some() { "kept" } else { "refused" }));
+                lowered.push(it);
+            }
+            Err(it) => return fault(list, it),
+        }
+    }
+    let (pipeline, lowered) = (&pipelines[0], lowered.swap_remove(0));
     let settings = Settings { ranks: Some(program.ranks), runs: 1, seed: Some(7) };
     for other in [&original].into_iter().chain(&lowered) {
         match certify(&original, other, &settings) {
@@ -56,7 +65,7 @@ pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> O
             }
             Err(it) if !is_believed(&it.diagnostic.code, checks) => {
                 let (code, message) = (it.diagnostic.code.text(), &it.diagnostic.message);
-                return fault(format!("equal, but {code} {message}\n{}", grammar::print(other)));
+                return fault(pipeline, format!("equal, but {code} {message}\n{}", grammar::print(other)));
             }
             Err(it) => count(format!("order {}", it.diagnostic.code.text())),
         }
@@ -73,7 +82,7 @@ pub fn attempt(seed: usize, mix: Mix, counts: &mut BTreeMap<String, usize>) -> O
         let is_wrong = codes.contains(&"E0701") && !rules.pairs
             || is_compared && agree(&original, &other) == Some(false);
         if is_certified && is_wrong {
-            return fault(format!("certified after {kind}, but {codes:?}:\n{text}"));
+            return fault(pipeline, format!("certified after {kind}, but {codes:?}:\n{text}"));
         }
         count(format!(
             "changed, {}",

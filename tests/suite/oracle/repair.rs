@@ -2,7 +2,7 @@
 
 use super::{
     program::{Executed, Item, Program, Scalar, Stmt},
-    verdict::{Fault, faults},
+    verdict::{Fault, faults_until},
     works::{By, Rules},
 };
 use crate::rng::Rng;
@@ -10,7 +10,7 @@ use crate::rng::Rng;
 /// Adds what orders the accesses that race, one after another. Returns nothing if that is not possible.
 pub fn repaired(mut program: Program, rules: Rules, rng: &mut Rng) -> Option<Program> {
     for _ in 0..60 {
-        let all = faults(&program, rules, true);
+        let all = faults_until(&program, rules, true, &|found| !found.is_empty());
         let Some(fault) = all.first() else { return Some(program) };
         repair(&mut program, fault, rng)?;
     }

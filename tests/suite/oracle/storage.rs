@@ -1,5 +1,7 @@
 //! The storage of names.
 
+use std::collections::BTreeSet;
+
 use super::{
     graph::{Graph, State},
     program::{Program, Role, Side},
@@ -35,15 +37,19 @@ impl Graph {
         all
     }
 
-    /// Releases a name.
+    /// Releases a name. The storage is freed when no view uses it (grammar/REFERENCE.md, Deallocate), in the first run.
     pub fn free(&mut self, tensor: usize, state: &mut State) {
-        if let Some([rank, of, instance, _]) = state.bound.remove(&tensor).and_then(|it| it.first().copied())
-            && of == tensor
-            && let Some(stream) = self.buffers.get(&[rank, tensor, instance]).map(|it| it.stream)
-            && state.run == 0
-        {
+        let rank = self.kernels.len() - 1;
+        let released = state.bound.remove(&tensor).unwrap_or_default();
+        let id_of = |it: &Cell| [it[0], it[1], it[2]];
+        let is_bound = |id| state.bound.values().flatten().any(|it| id_of(it) == id);
+        let ids: BTreeSet<[usize; 3]> =
+            released.iter().map(id_of).filter(|id| id[0] == rank && !is_bound(*id)).collect();
+        let is_counted = state.run == 0;
+        for id in ids.into_iter().filter(|_| is_counted) {
+            let Some(stream) = self.buffers.get(&id).map(|it| it.stream) else { continue };
             let work = self.on_stream(state, stream, Vec::new());
-            if let Some(buffer) = self.buffers.get_mut(&[rank, tensor, instance]) {
+            if let Some(buffer) = self.buffers.get_mut(&id) {
                 buffer.freed = Some(state.at);
                 buffer.host = Some(state.host);
                 buffer.works_of_stream[1] = Some(work);

@@ -19,8 +19,18 @@ pub struct Fault {
     pub stream: usize,
 }
 
-/// The faults of one run, and of two. If a rank cannot end, nothing else is decided.
+/// The faults of one run. If a rank cannot end, nothing else is decided.
 pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
+    faults_until(program, rules, storage, &|_| false)
+}
+
+/// As `faults`, until what is found is enough: the search of the orders of kernels takes long.
+pub fn faults_until(
+    program: &Program,
+    rules: Rules,
+    storage: bool,
+    is_enough: &dyn Fn(&[Fault]) -> bool,
+) -> Vec<Fault> {
     let graph = Graph::of(&[program], rules);
     let plain = |code| Fault { code, first: None, second: None, stream: 0 };
     if graph.is_unclear {
@@ -42,6 +52,9 @@ pub fn faults(program: &Program, rules: Rules, storage: bool) -> Vec<Fault> {
     semaphores(&graph, &before, &mut all);
     if storage {
         reuses(&graph, &before, &mut all);
+    }
+    if is_enough(&all) {
+        return all;
     }
     let has_race = all.iter().any(|it| it.code != "E0709");
     if graph.may_be_swapped {

@@ -54,8 +54,12 @@ impl StreamOrder {
         let mut end = last;
         for (other, at) in users.last_on_stream.iter().filter(|(other, _)| **other != owner) {
             let waits = self.waits.get(&(owner, *other));
-            let next = waits.and_then(|it| it.get(it.partition_point(|wait| wait < at)));
-            let path = next.and_then(|it| places.paths.get(&places.order[*it]));
+            let behind = waits.into_iter().flat_map(|it| &it[it.partition_point(|wait| wait < at)..]);
+            // A branch need not be taken.
+            let is_branch =
+                |it: &(BlockId, usize)| matches!(program.stmts[program.block(it.0)[it.1]], Stmt::If(_));
+            let mut paths = behind.filter_map(|it| places.paths.get(&places.order[*it]));
+            let path = paths.find(|path| !path.iter().skip_while(|it| it.0 != block).any(is_branch));
             let index = path.and_then(|path| path.iter().find(|it| it.0 == block)).map(|it| it.1);
             end = end.max(index.unwrap_or_else(|| program.block(block).len().saturating_sub(1)));
         }
