@@ -32,6 +32,8 @@ exit_codes! {
     Device = 5 "CUDA or NCCL error",
     Environment = 6 "environment: a file, a library, a GPU or another rank is missing",
     Check = 7 "the check found a race, a deadlock or an unwritten output",
+    Undecided = 8 "not decided: too little was compared",
+    OnARange = 9 "certified where conditions on inputs hold",
     InternalError = 101 "internal error",
     HungUp = 129 "stopped by SIGHUP",
     Interrupted = 130 "stopped by SIGINT",
@@ -56,7 +58,13 @@ impl Exit {
     /// Returns whether the tool has done its work, and the code is what it found.
     pub fn is_verdict(self) -> bool {
         match self {
-            Self::Success | Self::Rejected | Self::WrongResult | Self::Hang | Self::Check => true,
+            Self::Success
+            | Self::Rejected
+            | Self::WrongResult
+            | Self::Hang
+            | Self::Check
+            | Self::Undecided
+            | Self::OnARange => true,
             Self::Usage
             | Self::Device
             | Self::Environment
@@ -85,7 +93,9 @@ impl Exit {
             | Self::WrongResult
             | Self::Hang
             | Self::Environment
-            | Self::Check => ControlFlow::Continue(self),
+            | Self::Check
+            | Self::Undecided
+            | Self::OnARange => ControlFlow::Continue(self),
         }
     }
 
