@@ -45,8 +45,12 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
         let (at, is_end) = (event % steps, event >= steps);
         let step = &trace.steps[at];
         if event < 2 * steps && step.is_late == is_end {
-            // A step may read and write the same elements.
-            let is_before = |it: usize| it < clock[trace.steps[it].chain] || it == at;
+            let has_ended = |it: usize| it < clock[trace.steps[it].chain];
+            // Both sides of a copy access memory until the side that copies has ended. A step may read and write the same elements.
+            let copied = |it: &usize| trace.steps[*it].copies && has_ended(*it);
+            let is_copied =
+                |it: &Step<'_>| it.is_late && trace.actions[it.action].iter().flatten().any(copied);
+            let is_before = |it: usize| it == at || has_ended(it) || is_copied(&trace.steps[it]);
             // What peers and the kernel of this rank do to its memory is one communication.
             let is_kernel = |it: usize| trace.steps[it].sources.is_empty() || step.sources.is_empty();
             let is_one = |it: usize| trace.steps[it].action == step.action && is_kernel(it);

@@ -53,6 +53,8 @@ pub(crate) struct Step<'p> {
     pub(crate) sources: Vec<usize>,
     /// Whether it accesses memory only when its sources have begun.
     pub(crate) is_late: bool,
+    /// Whether it copies between its memory and that of its peer.
+    pub(crate) copies: bool,
 }
 
 /// The statement of a communication, its algorithm and its protocol.
