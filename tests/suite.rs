@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     trials.extend(perfetto::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
-    trials.extend(certify::trials(&cases));
+    trials.extend(certify::trials(&cases, &modules));
     trials.extend(certify_exceptions::trials());
     trials.extend(ci::trials());
     trials.extend(emulated::trials(&cases));

@@ -376,6 +376,9 @@ codes! {
     /// `hir certify` does not certify a statement: it does not know what the operator computes, a scalar has no value, ranks hold different
     /// values of what should be one tensor, or the program is too large. Nothing is certified then.
     NotCertifiable = "E1002", Error;
+    /// `hir certify`: the lowered program computes what its original computes for inputs within these bounds. Beyond them, an operator may give
+    /// an infinity or a NaN that only one of the programs drops. The bounds suffice; others may suffice, too.
+    CertifiedOnRange = "W1001", Warning;
 
     /// A redundant Synchronize or Wait: other statements already enforce all the ordering that it enforces.
     /// Without it, every computation, copy and communication on every rank still waits for the same earlier

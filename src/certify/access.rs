@@ -53,7 +53,8 @@ impl Statement<'_> {
         let maps = match operand_map(program, stmt, at, &|it| self.scalars.int(it).ok()) {
             Some(OperandMap::Dims(it)) if it.len() == from.len() => it,
             Some(_) => return Err(MISFIT.into()),
-            None => return Err("hir-certify does not know how its result depends on its operands".into()),
+            // It may depend on all of the operand.
+            None => vec![DimMap::RequiresWhole; from.len()],
         };
         let all = |dim: usize| Dim { to: None, by: 1, start: 0, step: 0, len: from[dim], extent: from[dim] };
         let shifted = |dim, start| Dim { to: Some(dim), start, step: 1, len: 1, ..all(dim) };

@@ -24,6 +24,8 @@ pub struct Claim {
     pub elements: usize,
     /// The probability that different programs agree in all runs is at most 2 to this power.
     pub error_exponent: f64,
+    /// No sum or product overflows where inputs and values of other operators are at most 2 to this power in magnitude.
+    pub magnitude: f64,
 }
 
 /// The highest probability of an error with which something is certified, as the exponent of two.
@@ -57,24 +59,75 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let statements = after.steps.iter().filter(|it| it.stmt.is_some());
     let accesses = statements.map(|it| it.reads.len() + it.writes.len()).sum();
     let mut claim = Claim { ranks, accesses, outputs: shapes.len() - inputs, ..Claim::default() };
+    claim.magnitude = f64::INFINITY;
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
-    for run in 0..settings.runs {
-        let algebra = Algebra::new(key.wrapping_add(run.into()));
+    let mut differing = Differing::default();
+    let evaluate = |run: u32, records: bool, differing: &mut Differing| {
+        let algebra = Algebra::new(key.wrapping_add(run.into()), records);
         // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
-        let input = |(number, len)| (0..len).map(|at| algebra.random(("input", number, at))).collect();
+        let input = |(number, len)| {
+            let element = |at: usize| {
+                let it = algebra.random(("input", number, at));
+                algebra.record(usize::MAX, it.value, || Made::Input(number));
+                it
+            };
+            (0..len).map(element).collect()
+        };
         let sizes = shapes[..inputs].iter().map(|it| it.1.iter().flatten().product::<usize>());
         let values: Vec<Values> = sizes.enumerate().map(input).collect();
         let wanted = execute((original, true), &before, &algebra, &values).map_err(fault(true))?;
         let found = execute((lowered, false), &after, &algebra, &values).map_err(fault(false))?;
         let tensors = port_tensors(original).zip(port_tensors(lowered)).enumerate();
-        let counts = tensors.map(|it| compare([original, lowered], [&wanted, &found], it, &algebra));
+        let counts =
+            tensors.map(|it| compare([original, lowered], [&wanted, &found], it, &algebra, differing));
         let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
+        Ok((algebra, counts))
+    };
+    for run in 0..settings.runs {
+        let (algebra, counts) = evaluate(run, false, &mut differing)?;
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
+        claim.magnitude = claim.magnitude.min(algebra.magnitude.get().into());
     }
     let bound = claim.error_exponent;
     let why = format!("nothing is proved: the probability of an error is at most 2^{:.0}", bound.ceil());
-    expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it").map(|()| claim)
+    expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it")?;
+    let Some(refusal) = differing.refusal.take() else { return Ok(claim) };
+    let mut recorded = Differing::default();
+    let recorder = evaluate(0, true, &mut recorded)?.0.recorder;
+    let names: Vec<String> =
+        Program::tensors_of(&original.inputs).map(|it| original.tensor_name(it)).collect();
+    let conditions =
+        recorder.and_then(|it| it.borrow().conditions(&recorded.faults, &names, claim.magnitude.exp2()));
+    let Some(conditions) = conditions else { return Err(fault(false)(refusal)) };
+    if conditions.is_empty() {
+        return Ok(claim);
+    }
+    let why = format!("certified on a range, where {}", conditions.join(" and "));
+    let it = Diagnostic::new(Code::CertifiedOnRange, refusal.span(), why, refusal.message);
+    Err(fault(false)(Box::new(it.note(claim.magnitude_text()))))
+}
+
+/// What holds only where faults are finite.
+#[derive(Default)]
+struct Differing {
+    /// Why the first output is not certified.
+    refusal: Option<Box<Diagnostic>>,
+    faults: BTreeSet<u64>,
+}
+
+impl Claim {
+    /// Returns for which inputs no sum and no product overflows.
+    pub(crate) fn magnitude_text(&self) -> String {
+        let magnitude = number_text(self.magnitude.exp2());
+        match self.magnitude {
+            it if it > 1000.0 => "no sum or product can overflow".to_owned(),
+            it if it < 0.0 => "as far as no sum or product of finite numbers overflows".to_owned(),
+            _ => format!(
+                "no sum or product overflows where inputs, and values of other operators, are at most {magnitude} in magnitude"
+            ),
+        }
+    }
 }
 
 const DIFFERENT: (Code, &str) = (Code::ProgramsDiffer, "are not those of the original");
@@ -87,6 +140,7 @@ fn compare(
     [wanted, found]: [&[Vec<Output<'_>>]; 2],
     (number, (declared, tensor)): (usize, (TensorId, TensorId)),
     algebra: &Algebra,
+    differing: &mut Differing,
 ) -> Diagnosed<usize> {
     let is_input = number < Program::tensors_of(&original.inputs).count();
     let name = format!("the {} `{}`", if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
@@ -119,16 +173,26 @@ fn compare(
             // Elements with equal values differ in their faults.
             let (equal, others): (Vec<_>, Vec<_>) =
                 faulty.iter().map(|it| it.1).partition(|(a, b)| a.value == b.value);
-            let (code, rest) = match equal.first() {
+            let faults = equal.iter().flat_map(|(a, b)| algebra.sets.borrow().difference(a.faults, b.faults));
+            let faults: BTreeSet<u64> = faults.collect();
+            let (code, rest) = match faults.first() {
                 _ if !others.iter().all(is_unknown) => (DIFFERENT.0, DIFFERENT.1.to_owned()),
-                Some((a, b)) => {
-                    let name = algebra.sets.borrow().difference(a.faults, b.faults);
+                Some(first) => {
+                    let name = algebra.sets.borrow().name(*first);
                     (UNKNOWN.0, format!("are those of the original only where each `{name}` is finite"))
+                }
+                None if others.iter().any(|it| algebra.sets.borrow().has(it.0.faults, UNWRITTEN)) => {
+                    (UNKNOWN.0, format!("depend on an {UNWRITTEN}"))
                 }
                 None => (UNKNOWN.0, UNKNOWN.1.to_owned()),
             };
             let why = format!("on rank {rank}, {} of {} elements of {name} {rest}", faulty.len(), own.len());
-            return Err(differs(code, why, format!("the first one is element {index:?}")).into());
+            let fault = differs(code, why, format!("the first one is element {index:?}"));
+            if faults.is_empty() || !others.is_empty() {
+                return Err(fault.into());
+            }
+            differing.faults.extend(faults);
+            differing.refusal.get_or_insert(fault.into());
         }
         count += own.len();
     }

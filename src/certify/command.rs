@@ -15,7 +15,8 @@ use grammar::{
     count_text,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
-    render::{Format, Style, render},
+    render::{Format, Style, github_error, json_message, render},
+    sarif::{Invocation, Log},
     source::Source,
 };
 
@@ -53,7 +54,12 @@ struct Options {
     /// Set a symbol of the programs that have it, as for `hir run`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
+    /// The format of diagnostics, as for `hir check`.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif|github")]
+    error_format: Format,
 }
+
+const TOOL: &str = "hir certify";
 
 /// Exit codes, those of all tools.
 const REJECTED: u8 = 1;
@@ -61,6 +67,7 @@ const USAGE: u8 = 2;
 const WRONG_RESULT: u8 = 3;
 const ENVIRONMENT: u8 = 6;
 const CHECK: u8 = 7;
+const ON_A_RANGE: u8 = 9;
 
 /// Returns the command with its options.
 pub fn command() -> Command {
@@ -135,18 +142,37 @@ pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) 
             return if fault.use_stderr() { USAGE } else { printed.map_or(ENVIRONMENT, |()| 0) };
         }
     };
-    match run(&options, system.read) {
+    let found = run(&options, system.read);
+    // Nothing is left to do if a message cannot be written.
+    let _ = report(found.as_ref().err(), options.error_format, system.stderr);
+    match found {
         Ok(text) => system.stdout.write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
-        Err(failure) => {
-            let _ = match &failure.why {
-                Why::Message(text) => writeln!(system.stderr, "hir certify: {text}"),
-                Why::Diagnostics(Source { name, text, .. }, all) => {
-                    render(all, name, text, Format::Human, Style::default(), system.stderr)
-                }
-            };
-            failure.code
-        }
+        Err(failure) => failure.code,
     }
+}
+
+/// Writes why nothing is certified.
+fn report(failure: Option<&Failure>, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut log = Log::default();
+    match (failure.map(|it| &it.why), format) {
+        (Some(Why::Message(text)), Format::Sarif) => log.add_notification(text, true),
+        (Some(Why::Diagnostics(of, all)), Format::Sarif) => log.add(all, &of.name, &of.text),
+        (Some(Why::Message(text)), Format::Json) => {
+            writeln!(out, "{}", json_message(TOOL, None, text, true))?
+        }
+        (Some(Why::Message(text)), Format::Github) => writeln!(out, "{}", github_error(TOOL, None, text))?,
+        (Some(Why::Message(text)), Format::Human | Format::Short) => writeln!(out, "{TOOL}: {text}")?,
+        (Some(Why::Diagnostics(of, all)), _) => {
+            render(all, &of.name, &of.text, format, Style::default(), out)?;
+        }
+        (None, _) => {}
+    }
+    if format == Format::Sarif {
+        let code = failure.map_or(0, |it| it.code);
+        let ending = Invocation { code, is_success: ![USAGE, ENVIRONMENT].contains(&code) };
+        writeln!(out, "{}", log.text(TOOL, env!("CARGO_PKG_VERSION"), Some(ending)))?;
+    }
+    Ok(())
 }
 
 /// Returns the exit code for what is wrong with a program.
@@ -154,6 +180,7 @@ pub fn exit_code(fault: &Diagnostic) -> u8 {
     match fault.code {
         Code::ProgramsDiffer => WRONG_RESULT,
         Code::CheckedDeadlock | Code::Race => CHECK,
+        Code::CertifiedOnRange => ON_A_RANGE,
         _ => REJECTED,
     }
 }
@@ -194,9 +221,9 @@ fn run(options: &Options, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result
     let original =
         options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
     let (bound, seconds) = (claim.error_exponent.ceil(), start.elapsed().as_secs_f64());
-    let accesses = claim.accesses;
+    let (accesses, magnitude) = (claim.accesses, claim.magnitude_text());
     Ok(format!(
-        "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# for finite inputs, as far as no sum or product of finite numbers overflows\n# no deadlock, and no race between its {accesses} memory accesses\n"
+        "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# for finite inputs; {magnitude}\n# no deadlock, and no race between its {accesses} memory accesses\n"
     ))
 }
 

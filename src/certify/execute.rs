@@ -5,6 +5,9 @@
 
 use super::*;
 
+/// The name of the fault of elements that nothing has written.
+pub(crate) const UNWRITTEN: &str = "element that nothing has written";
+
 /// What a rank has of an input or output in the end, and which part of it; `None` on a rank that has no part.
 pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 
@@ -18,7 +21,9 @@ pub(crate) fn execute<'a>(
     algebra: &Algebra,
     inputs: &[Values],
 ) -> Diagnosed<Vec<Vec<Output<'a>>>> {
-    let unknown = |buffer, at| algebra.random(("unwritten", is_original, buffer, at)).opaque();
+    let lacks = algebra.partial(algebra.random(UNWRITTEN), UNWRITTEN);
+    let value = |buffer, at| algebra.random(("unwritten", is_original, buffer, at)).opaque();
+    let unknown = |buffer, at| value(buffer, at).with(lacks.faults);
     let unwritten = |(buffer, len): (usize, &usize)| (0..*len).map(|at| unknown(buffer, at)).collect();
     let mut memory: Vec<Values> = trace.buffers.iter().enumerate().map(unwritten).collect();
     let read = |memory: &[Values], view: &View| at(&memory[view.buffer], &view.places);

@@ -94,13 +94,21 @@ impl FaultSets {
         self.number(found)
     }
 
-    /// Returns the name of an operator whose value is in one of two sets only.
-    pub(crate) fn difference(&self, a: Faults, b: Faults) -> &'static str {
+    /// Returns the faults that only one of two sets has, or under another condition.
+    pub(crate) fn difference(&self, a: Faults, b: Faults) -> BTreeSet<u64> {
         let [a, b] = [a, b].map(|it| self.faults(it));
         let differs = |it: &&Fault| !(a.contains(it) && b.contains(it));
-        // The hash of a large set has no name.
-        let name = |it: &Fault| self.names.get(&it.0).copied();
-        a.iter().chain(b.iter()).find(differs).and_then(name).unwrap_or("operator")
+        a.iter().chain(b.iter()).filter(differs).map(|it| it.0).collect()
+    }
+
+    /// Returns the name of the operator of a fault; the hash of a large set has none.
+    pub(crate) fn name(&self, fault: u64) -> &'static str {
+        self.names.get(&fault).copied().unwrap_or("operator")
+    }
+
+    /// Returns whether a set has a fault of this name.
+    pub(crate) fn has(&self, it: Faults, name: &str) -> bool {
+        self.faults(it).iter().any(|it| self.names.get(&it.0).is_some_and(|own| *own == name))
     }
 
     fn faults(&self, it: Faults) -> &Rc<[Fault]> {

@@ -5,7 +5,9 @@
 //! reciprocal: `Algebra::apply` hashes its name and its operands with the key, and its values count as further random inputs.
 //!
 //! The *size* of an element bounds its degree as a polynomial of inputs, of values of unknown functions and of constants, and the
-//! binary logarithm of the sum of its coefficients, which are integers.
+//! binary logarithm of the sum of its coefficients, which are integers. Its *degree* and its *logarithm* are those of the polynomial of inputs
+//! and values of unknown functions, with the constants in the coefficients: it is at most `2^logarithm` times the largest of them to
+//! the power of the degree.
 
 use super::*;
 
@@ -17,20 +19,27 @@ const OPAQUE: u64 = 1 << 63;
 pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
     pub(crate) value: u64,
-    size: u64,
+    size: u32,
+    degree: u32,
+    logarithm: f32,
     /// What may make it infinite or NaN.
     pub(crate) faults: Faults,
 }
 
 impl Element {
-    pub(crate) const ONE: Self = Self::number(1, 0);
+    pub(crate) const ONE: Self = Self { size: 0, ..Self::number(1, 0) };
 
-    const fn number(value: u64, size: u64) -> Self {
-        Self { value, size, faults: Faults::NONE }
+    /// A number, an input or a value of an unknown function. A number has the degree 0.
+    const fn number(value: u64, degree: u32) -> Self {
+        Self { value, size: 1, degree, logarithm: 0.0, faults: Faults::NONE }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
         self.value & OPAQUE != 0
+    }
+
+    pub(crate) fn with(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     pub(crate) fn opaque(self) -> Self {
@@ -108,7 +117,9 @@ pub(crate) struct Algebra {
     prime: u64,
     key: u64,
     /// The largest size of elements.
-    size: Cell<u64>,
+    size: Cell<u32>,
+    /// The least magnitude of inputs and values of functions, as the exponent of two, for which a sum or product may overflow.
+    pub(crate) magnitude: Cell<f32>,
     /// How many bits the constants have, at most, before or behind the point.
     bits: Cell<u64>,
     /// The constants by which something is divided.
@@ -119,20 +130,35 @@ pub(crate) struct Algebra {
     /// What depends on no input, by the element: the number, or NaN if it is not known.
     numbers: RefCell<FxHashMap<u64, f64>>,
     pub(crate) sets: RefCell<FaultSets>,
+    /// How elements are computed, in a run that records it.
+    pub(crate) recorder: Option<RefCell<Recorder>>,
 }
 
 impl Algebra {
-    pub(crate) fn new(key: u64) -> Self {
+    pub(crate) fn new(key: u64, records: bool) -> Self {
         let candidate = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
         let prime = (0..).map(candidate).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
         let numbers = FxHashMap::from_iter([(0, 0.0), (1, 1.0), (prime - 1, -1.0)]);
-        Self { prime, key, numbers: numbers.into(), ..Self::default() }
+        let recorder = records.then(RefCell::default);
+        let it = Self {
+            prime,
+            key,
+            numbers: numbers.into(),
+            magnitude: 127.0.into(),
+            recorder,
+            ..Self::default()
+        };
+        for (value, number) in [(0, 0.0), (1, 1.0), (prime - 1, -1.0)] {
+            it.record(0, value, || Made::Number(number));
+        }
+        it
     }
 
-    /// Returns the element of a number.
-    fn element(&self, number: u128, size: u64) -> Element {
-        self.size.set(self.size.get().max(size));
-        Element::number((number % u128::from(self.prime)) as u64, size)
+    /// Records how an element was computed.
+    pub(crate) fn record(&self, since: usize, value: u64, made: impl FnOnce() -> Made) {
+        if let Some(it) = &self.recorder {
+            it.borrow_mut().record(since, value, made());
+        }
     }
 
     // ---- faults
@@ -160,16 +186,20 @@ impl Algebra {
     /// Returns an element that depends on a limit of numbers, which is one fault.
     pub(crate) fn limited(&self, it: Element, name: &'static str) -> Element {
         let limit = Element { value: hash(self.key, name), ..Element::default() };
+        let most = largest(if name.starts_with("half") { DType::Half } else { DType::Float });
+        self.recorder.iter().for_each(|of| of.borrow_mut().limit(limit.value, it.value, most));
         self.with_faults(it, &[self.partial(limit, name)])
     }
 
     /// Returns what a truth value selects.
     pub(crate) fn selected(&self, condition: Element, a: Element, b: Element) -> Element {
         let other = self.negated(condition);
+        let since = self.recorder.as_ref().map_or(0, |it| it.borrow().len());
         let value = self.dot(&[condition, other], &[a, b]);
         let both = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(self.prime)) as u64;
         let faults =
             self.sets.borrow_mut().selected([(a.faults, condition.value), (b.faults, other.value)], both);
+        self.record(since, value.value, || Made::Selected(vec![a.value, b.value]));
         self.with_faults(Element { faults, ..value }, &[condition])
     }
 
@@ -181,15 +211,29 @@ impl Algebra {
             return self.apply("dot", &[a, b].concat());
         }
         let faults = self.sets.borrow_mut().union(a.iter().chain(b).map(|it| it.faults));
-        let add = |(sum, size): (u128, u64), (a, b): (&Element, &Element)| {
-            let sum = sum + u128::from(a.value) * u128::from(b.value);
-            let sum = if sum >> 127 == 0 { sum } else { sum % u128::from(self.prime) };
-            (sum, size.max(a.size.saturating_add(b.size)))
-        };
-        let (sum, size) = a.iter().zip(b).fold((0, 0), add);
+        let (mut sum, mut size, mut degree, mut logarithm) = (0_u128, 0, 0, f32::MIN);
+        for (a, b) in a.iter().zip(b) {
+            sum += u128::from(a.value) * u128::from(b.value);
+            if sum >> 127 != 0 {
+                sum %= u128::from(self.prime);
+            }
+            size = a.size.saturating_add(b.size).max(size);
+            degree = a.degree.saturating_add(b.degree).max(degree);
+            logarithm = logarithm.max(a.logarithm + b.logarithm);
+        }
         // The sum of the coefficients is at most as many times that of the largest product.
         let factor = a.len().next_power_of_two().trailing_zeros();
-        let result = self.element(sum, size.saturating_add(factor.into()));
+        let logarithm = logarithm.max(-1000.0) + (a.len().max(1) as f32).log2();
+        let size = size.saturating_add(factor);
+        self.size.set(self.size.get().max(size));
+        if degree > 0 {
+            self.magnitude.set(self.magnitude.get().min((127.0 - logarithm) / degree as f32));
+        }
+        let value = (sum % u128::from(self.prime)) as u64;
+        self.record(usize::MAX, value, || {
+            Made::Products(a.iter().zip(b).map(|(a, b)| [a.value, b.value]).collect())
+        });
+        let result = Element { value, size, degree, logarithm, faults };
         // Sums of numbers are numbers if all of their parts are exact.
         let exact = |it| exact(it, DType::Float);
         let known = a.iter().zip(b).try_fold((0.0, 0.0), |(sum, span), (a, b)| {
@@ -198,7 +242,7 @@ impl Algebra {
         });
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
         known.map(|it| *self.numbers.borrow_mut().entry(result.value).or_insert(it));
-        Element { faults, ..result }
+        result
     }
 
     pub(crate) fn sum(&self, all: &[Element]) -> Element {
@@ -210,7 +254,7 @@ impl Algebra {
     }
 
     pub(crate) fn minus(&self, it: Element) -> Element {
-        self.product(Element::number(self.prime - 1, 0), it)
+        self.product(Element { size: 0, ..Element::number(self.prime - 1, 0) }, it)
     }
 
     /// Returns the other truth value; they are 0 and 1.
@@ -222,10 +266,13 @@ impl Algebra {
     pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
         if !is_constant || it.value == 0 || it.is_opaque() {
             let unknown = self.partial(self.apply("reciprocal", &[it]), "division");
+            self.record(usize::MAX, unknown.value, || Made::By(Op::Reciprocal, DType::Float, vec![it.value]));
             return if it.value == 0 { unknown.opaque() } else { unknown };
         }
         self.divisors.borrow_mut().insert(it.value);
-        Element::number(power(it.value, self.prime - 2, self.prime), 1)
+        let value = power(it.value, self.prime - 2, self.prime);
+        self.number(&it).map(|number| self.record(usize::MAX, value, || Made::Number(number.recip())));
+        Element { logarithm: -it.logarithm, ..Element::number(value, 0) }
     }
 
     // ---- constants
@@ -233,7 +280,9 @@ impl Algebra {
     /// Returns the element of a number in a type. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
     pub(crate) fn constant(&self, value: Value, of: DType) -> Element {
         let it = if let Value::Int(it) = value { self.integer(it) } else { self.real(value.real()) };
-        self.rounded(it, value.real(), of)
+        self.record(usize::MAX, it.value, || Made::Number(value.real()));
+        let logarithm = value.real().abs().log2().max(-1000.0) as f32;
+        self.rounded(Element { logarithm, ..it }, value.real(), of)
     }
 
     /// Returns an element that is a number, or an opaque one if its type rounds it to an infinity, to 0, or to another number that is exact.
@@ -284,13 +333,16 @@ impl Algebra {
         self.bits.set(self.bits.get().max(exponent.unsigned_abs() + 53));
         let base = if exponent < 0 { self.prime.div_ceil(2) } else { 2 };
         let factor = power(base, exponent.unsigned_abs(), self.prime);
-        let magnitude = self.element(u128::from(digits >> zeros) * u128::from(factor), 1);
+        let magnitude = u128::from(digits >> zeros) * u128::from(factor) % u128::from(self.prime);
+        let magnitude = Element::number(magnitude as u64, 0);
         if sign < 0 { self.minus(magnitude) } else { magnitude }
     }
 
     pub(crate) fn integer(&self, value: i64) -> Element {
         self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
-        Element::number(i128::from(value).rem_euclid(i128::from(self.prime)) as u64, 1)
+        let logarithm = (value.unsigned_abs() as f32).log2().max(-1000.0);
+        let value = i128::from(value).rem_euclid(i128::from(self.prime)) as u64;
+        Element { logarithm, ..Element::number(value, 0) }
     }
 
     // ---- unknown functions
@@ -317,8 +369,10 @@ impl Algebra {
     pub(crate) fn error_exponent(&self, outputs: usize) -> f64 {
         let applied = self.values.borrow().len() as f64;
         let bits = 2 * self.bits.get() + 64 * self.divisors.borrow().len() as u64;
+        let size =
+            if self.size.get() == u32::MAX { f64::INFINITY } else { f64::from(self.size.get().max(1)) };
         let pairs = applied * applied / 2.0 + outputs.max(1) as f64;
-        (self.size.get().max(1) as f64 * (2 + bits) as f64 * pairs).log2() - 60.0
+        (size * (2 + bits) as f64 * pairs).log2() - 60.0
     }
 
     /// Returns what elements of a type give.
@@ -355,6 +409,11 @@ impl Algebra {
                 let value = self.apply((name, of), &set);
                 // A maximum of no floats is an infinity.
                 let value = if set.is_empty() && !of.is_integral() { value.opaque() } else { value };
+                if name.ends_with(['x', 'n']) {
+                    self.record(usize::MAX, value.value, || {
+                        Made::Selected(set.iter().map(|it| it.value).collect())
+                    });
+                }
                 made_of.insert((name, of, value.value), set);
                 value
             }

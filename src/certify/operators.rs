@@ -99,8 +99,11 @@ impl<'a> Call<'a> {
         };
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
         let (stmt, rule, out) = (of.stmt, of.stmt.op.def().type_rule, of.outs[result].0);
+        let coarse = |it: &RefCell<Recorder>| it.borrow_mut().uses(of.program.tensors[out].dtype);
+        algebra.recorder.iter().for_each(coarse);
         let mut scalars = Vec::new();
-        stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it, DType::Double))));
+        let value = |it| if stmt.op == Op::TensorConstruct { Ok(Value::Int(0)) } else { of.value(it) };
+        stmt.scalars(&mut |it| scalars.push(value(it).map(|it| algebra.constant(it, DType::Double))));
         let scalars = scalars.into_iter().collect::<Computed<Vec<_>>>()?;
         let words = stmt.attrs.iter().map(|(name, it)| (name, it.is_same_everywhere().then_some(it)));
         // The numbers of a generator depend on the type.
@@ -113,7 +116,7 @@ impl<'a> Call<'a> {
         let beside = text(of.args.iter().skip(skipped).last().map_or(out, |it| it.0));
         let (mut types, mut constants) = (Vec::new(), Vec::new());
         for it in &stmt.args {
-            let constant = if let Operand::Scalar(it) = *it { Some(of.value(it)?) } else { None };
+            let constant = if let Operand::Scalar(it) = *it { Some(value(it)?) } else { None };
             let own = it.tensor().map_or(merged(to), dtype);
             types.push(constant.map_or(own, |it| dtype_of_scalar(it, merged(beside))));
             constants.push(constant.map(|it| algebra.constant(it, beside)));
@@ -153,7 +156,8 @@ impl<'a> Call<'a> {
                     _ => Err(MISFIT.into()),
                 }
             }
-            (_, Op::Full | Op::TensorConstruct) if self.is_exact => constant(0),
+            (_, Op::Full) if self.is_exact => constant(0),
+            (_, Op::TensorConstruct | Op::Constant) => self.written(index),
             (_, Op::Iota) if self.is_exact => {
                 let at = algebra.constant(Value::Int(ravel(index, &outs[0].1.whole) as i64), DType::Int64);
                 let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, at]);
@@ -163,9 +167,14 @@ impl<'a> Call<'a> {
             (_, Op::Full | Op::Iota | Op::RngNormalGeneral) => self.unknown(index).map(Element::opaque),
             (_, Op::Eye) if self.is_exact => Ok(algebra.integer(i64::from(index.first() == index.last()))),
             (_, Op::Cat | Op::Pad) => Err(CONVERTS.into()),
-            (_, Op::BitCast) => Err("hir-certify does not know the bits of an element".into()),
+            // Only integers are not rounded.
+            (_, Op::BitCast) if self.types[0].class() != Class::Int => {
+                Err("hir-certify does not know the bits of an element".into())
+            }
             (Rule::Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
-            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, _) => self.unknown(index),
+            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate | Rule::Unchecked, _) => {
+                self.unknown(index)
+            }
             _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
             _ if !self.is_exact => Err(CONVERTS.into()),
@@ -184,10 +193,48 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns the element of an array of scalars, or of the bytes of elements.
+    fn written(&self, index: &[usize]) -> Computed<Element> {
+        let Statement { stmt, outs, program, .. } = self.of;
+        let value = match (stmt.get(attr::BYTES), stmt.args.first()) {
+            (Some(bytes), _) => {
+                let size = self.to.size();
+                let at = ravel(index, &outs[0].1.whole).saturating_mul(size);
+                let mut own = [0; 8];
+                let bytes = bytes.get(at..at.saturating_add(size)).filter(|it| it.len() <= own.len());
+                bytes.ok_or(MISFIT)?.iter().zip(&mut own).for_each(|(from, to)| *to = *from);
+                let (bits, unused) = (u64::from_le_bytes(own), 64_usize.saturating_sub(8 * size) as u32);
+                match (self.to, self.to.class()) {
+                    (DType::Double, _) => Value::Float(f64::from_bits(bits)),
+                    (DType::Float, _) => Value::Float(f32::from_bits(bits as u32).into()),
+                    (DType::BFloat, _) => Value::Float(f32::from_bits((bits as u32) << 16).into()),
+                    (_, Class::Bool) => Value::Bool(bits != 0),
+                    (it, Class::Int) if limits(it).start() == &0 => {
+                        Value::Int(i64::try_from(bits).map_err(|_| "a number of its bytes is too large")?)
+                    }
+                    (_, Class::Int) => Value::Int((bits << unused) as i64 >> unused),
+                    _ => return self.unknown(index).map(Element::opaque),
+                }
+            }
+            (None, Some(Operand::Scalar(array))) => {
+                let items = |array: ExprId, at: &usize| match &program.exprs[array] {
+                    ir::Expr::Call(ir::Function::Array, items) => items.get(*at).copied().ok_or(MISFIT),
+                    _ => Err("hir-certify knows arrays only where they are written"),
+                };
+                self.of.value(index.iter().try_fold(*array, items)?)?
+            }
+            _ => return Err(MISFIT.into()),
+        };
+        let fits = self.to.class() != Class::SmallFloat
+            && dtype_of_scalar(value, merged(self.to)) == merged(self.to);
+        require(fits, CONVERTS).map(|()| self.algebra.constant(value, self.to))
+    }
+
     /// Returns an element in the type of the result, to which it is converted if an operand has another one.
     fn converted(&self, it: Element) -> Element {
         let is_same = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(self.to);
-        if self.of.args.iter().all(is_same) {
+        // The condition of a selection is no part of its result.
+        if self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where)).all(is_same) {
             return it;
         }
         let is_double = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(DType::Double);
@@ -200,8 +247,14 @@ impl<'a> Call<'a> {
     fn apply(&self, all: &[Element]) -> Element {
         let op = self.of.stmt.op;
         let value = self.algebra.apply((op, &self.types, self.result), all);
-        let has_partial =
-            !is_total(op) && op.def().class == OpClass::Elementwise || op.def().type_rule == Rule::SdpaBwd;
+        if op.def().class == OpClass::Elementwise {
+            let values = || all.iter().map(|it| it.value).collect();
+            self.algebra.record(usize::MAX, value.value, || Made::By(op, self.to, values()));
+        }
+        let has_partial = match op.def().class {
+            OpClass::Elementwise => !is_total(op),
+            _ => matches!(op.def().type_rule, Rule::SdpaBwd | Rule::Unchecked),
+        };
         let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
         let value = if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value };
         self.algebra.in_range(value, self.to)
@@ -230,7 +283,9 @@ impl<'a> Call<'a> {
             (Op::Sub, [a, b]) if to != Class::Bool => algebra.sum(&[*a, algebra.minus(*b)]),
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
-                algebra.product(*a, algebra.reciprocal(*b, self.constants[1].is_some()))
+                let quotient = algebra.reciprocal(*b, self.constants[1].is_some());
+                algebra.recorder.iter().for_each(|it| it.borrow_mut().divides(quotient.value, a.value));
+                algebra.product(*a, quotient)
             }
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
             (_, all) => self.apply(all),

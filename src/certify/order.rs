@@ -26,9 +26,6 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
         step.after.iter().for_each(|it| edge(steps + it, at, true));
         edge(at, steps + at, true);
         step.sources.iter().filter_map(|it| members[*it]).for_each(|it| edge(it, steps + at, true));
-        // The other side of a copy waits for its end.
-        let copies = members.iter().flatten().filter(|_| step.is_late && !step.copies);
-        copies.filter(|it| trace.steps[**it].copies).for_each(|it| edge(steps + it, steps + at, true));
         edge(at, action, false);
         edge(action, steps + at, false);
     }
@@ -48,11 +45,11 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
         let (at, is_end) = (event % steps, event >= steps);
         let step = &trace.steps[at];
         if event < 2 * steps && step.is_late == is_end {
-            // A step may read and write the same elements.
             let has_ended = |it: usize| it < clock[trace.steps[it].chain];
-            // What a copy accesses on the other side has ended with the copy.
-            let members = |it: &Step<'_>| trace.actions[it.action].iter().flatten();
-            let is_copied = |it: &Step<'_>| members(it).any(|it| trace.steps[*it].copies && has_ended(*it));
+            // Both sides of a copy access memory until the side that copies has ended. A step may read and write the same elements.
+            let copied = |it: &usize| trace.steps[*it].copies && has_ended(*it);
+            let is_copied =
+                |it: &Step<'_>| it.is_late && trace.actions[it.action].iter().flatten().any(copied);
             let is_before = |it: usize| it == at || has_ended(it) || is_copied(&trace.steps[it]);
             // What peers and the kernel of this rank do to its memory is one communication.
             let is_kernel = |it: usize| trace.steps[it].sources.is_empty() || step.sources.is_empty();

@@ -53,7 +53,7 @@ pub(crate) struct Step<'p> {
     pub(crate) sources: Vec<usize>,
     /// Whether it accesses memory only when its sources have begun.
     pub(crate) is_late: bool,
-    /// Whether it executes what the members of its action access: the side of a transfer over peer memory that copies.
+    /// Whether it copies between its memory and that of its peer.
     pub(crate) copies: bool,
 }
 

@@ -42,6 +42,8 @@ struct State<'p> {
     /// The steps for which the host has waited.
     host: BTreeSet<usize>,
     loops: usize,
+    /// The slice that the iteration takes first.
+    chunk: Option<usize>,
     stmt: Option<ir::StmtId>,
 }
 
@@ -209,6 +211,7 @@ impl<'p> Unroller<'p, '_> {
     }
 
     fn for_loop(&mut self, it: &ir::For) -> Computed<()> {
+        let program = self.program;
         let range = self.scalars.int(it.start).and_then(|start| Ok(start..self.scalars.int(it.stop)?));
         let range = range.map_err(|_| "the loop's range has no value that hir-certify can compute")?;
         // The `in` form unbinds what it defines from its index.
@@ -218,10 +221,14 @@ impl<'p> Unroller<'p, '_> {
         for value in range {
             self.count_work(STEP)?;
             self.scalars.bind(it.index, Some(Value::Int(value)));
+            let chunks = program.block(it.body).iter().filter_map(|id| program.stmts[*id].op());
+            let mut chunks = chunks.filter(|it| it.op == Op::ShardByStream);
+            self.own.chunk = chunks.find_map(|it| self.chunk_index(it));
             rebound.iter().for_each(|tensor| _ = self.own.views.remove(tensor));
             self.block(it.body)?;
         }
         self.own.loops -= 1;
+        self.own.chunk = None;
         self.scalars.bind(it.index, before);
         Ok(())
     }
@@ -306,25 +313,30 @@ impl<'p> Unroller<'p, '_> {
         let operands = stmt.out_tensor().zip(Program::tensors_of(&stmt.args).next());
         let operands = operands.filter(|(out, input)| self.holds(*out) && self.holds(*input));
         let Some((out, input)) = operands else { return Ok(()) };
-        let (program, it) = (self.program, &self.program.tensors[input]);
-        let is_stream = |it: &ir::AxisId| program.axes[*it].parallel == ParallelType::Stream;
-        let count = it.loop_domain.iter().copied().find(is_stream);
-        let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
-        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
-        let index = index.zip(count).filter(|(index, count)| index < count);
-        let (index, count) = index.ok_or("the stream's index has no known value")?;
-        let rotates = |it: &Transform| matches!(it, Transform::Swizzle1D { output, .. } if is_stream(output));
-        let start = it.mesh.coordinate(self.rank.unwrap_or(0), ir::DeviceDim::X);
-        let start = start.filter(|_| it.domains.transforms.iter().any(rotates));
-        let index = (index + start.unwrap_or(0)) % count;
+        let index = self.chunk_index(stmt).ok_or("the stream's index has no known value")?;
         self.own.views.remove(&out);
-        let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
+        let chunk = Part::of(self.program, &self.scalars, input, self.rank, Some(index))?;
         let to = self.part(out, Some(index))?;
         let (from, view) = (self.part(input, None)?, self.view(input)?);
         let positions = from.positions(&chunk.held).filter(|_| to == chunk);
         let view = positions.and_then(|it| view.strided(&it, chunk.shape()));
         self.own.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
         Ok(())
+    }
+
+    /// Returns the stream whose chunk a statement takes.
+    fn chunk_index(&self, stmt: &OpStmt) -> Option<usize> {
+        let program = self.program;
+        let it = &program.tensors[Program::tensors_of(&stmt.args).next()?];
+        let is_stream = |it: &ir::AxisId| program.axes[*it].parallel == ParallelType::Stream;
+        let count = it.loop_domain.iter().copied().find(is_stream);
+        let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
+        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
+        let (index, count) = index.zip(count).filter(|(index, count)| index < count)?;
+        let rotates = |it: &Transform| matches!(it, Transform::Swizzle1D { output, .. } if is_stream(output));
+        let start = it.mesh.coordinate(self.rank.unwrap_or(0), ir::DeviceDim::X);
+        let start = start.filter(|_| it.domains.transforms.iter().any(rotates));
+        Some((index + start.unwrap_or(0)) % count)
     }
 }
 

@@ -14,7 +14,9 @@ impl<'p> Unroller<'p, '_> {
         let (program, name) = (self.program, stmt.op.name());
         let tensors = || stmt.tensor_operands().into_iter().chain(Program::tensors_of(&stmt.outs));
         let Some(out) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
-        let slice = tensors().find_map(|it| self.slice(it));
+        // What is computed from tensors takes the slice of the iteration, if no tensor has one: it is computed from the elements that these have.
+        let takes = !stmt.tensor_operands().is_empty() && tensors().any(|it| program.is_split_by_stream(it));
+        let slice = tensors().find_map(|it| self.slice(it)).or(self.own.chunk.filter(|_| takes));
         let mut of = self.bound(stmt, |it| self.part(it, slice))?;
         let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Computed<Vec<_>>>()?;
         // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
@@ -39,7 +41,7 @@ impl<'p> Unroller<'p, '_> {
             let is_view = self.rank.is_some() || program.tensors[out].mesh.devices.iter().all(is_local);
             if is_view && (is_shown || !self.own.views.contains_key(&out)) {
                 if let Some(view) = reads[0].strided(&moved, of.outs[0].1.shape()) {
-                    self.own.views.insert(out, (view, self.slice(of.args[0].0)));
+                    self.own.views.insert(out, (view, self.slice(of.args[0].0).or(slice)));
                     return Ok(());
                 }
                 require(!is_shown, format!("`{name}` shows no view of its operand"))?;

@@ -205,7 +205,8 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
         Op::Unary("log") => result != 0.0 && result.abs() < cut,
         Op::Call("pow") => is_negative_zero(of[0][at]),
         Op::Cast(_) => of[0][at] != 0.0 && of[0][at].is_finite() && result == 0.0,
-        Op::Rows("add") => sum(&of[0][at - at % EXTENT..][..EXTENT]),
+        Op::SumOfRanks => of[0][at].is_finite() && !result.is_finite(),
+        Op::Rows("add") | Op::RowsOfRanks("add") => sum(&of[0][at - at % EXTENT..][..EXTENT]),
         Op::Matmul => {
             let (row, column, block) = (at - at % EXTENT, at % EXTENT, at - at % ELEMENTS);
             let factors = (0..EXTENT).map(|it| (of[0][row + it], of[1][block + it * EXTENT + column]));
@@ -222,6 +223,7 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
             false
         }
         Op::Eye | Op::Transpose | Op::Copy | Op::Half(_) | Op::Cat | Op::Rows(_) => false,
+        Op::Shard | Op::Gather | Op::Broadcast | Op::RowsOfRanks(_) => false,
     }
 }
 

@@ -14,7 +14,7 @@ pub fn original(rng: &mut Rng) -> Terms {
         Type::Bfloat,
         Type::Double,
     ]);
-    let ranks = 1 + usize::from(rng.chance(25));
+    let ranks = 1 + usize::from(rng.chance(40));
     let mut terms = Terms { nodes: Vec::new(), outputs: Vec::new(), inputs: 3, base, ranks };
     for number in 0..terms.inputs {
         terms.add(Node { op: Op::Input(number), of: Vec::new(), dtype: base, rows: EXTENT });

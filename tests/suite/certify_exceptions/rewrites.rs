@@ -37,6 +37,11 @@ pub const REWRITES: &[Rewrite] = &[
     right("sum-by-matmul", sum_by_matmul),
     right("through-double", through_double),
     right("guard-operand", guard_operand),
+    right("broadcast-of-ranks", broadcast_of_ranks),
+    right("rows-of-ranks", rows_of_ranks),
+    right("shard-rows", shard_rows),
+    field("fmax-of-ranks", fmax_of_ranks),
+    field("sum-of-ranks", sum_of_ranks),
     field("where-by-mask", where_by_mask),
     field("where-by-mask", where_by_mask),
     field("masked-sum", masked_sum),
@@ -65,7 +70,7 @@ pub fn rewrite(terms: &mut Terms, rng: &mut Rng) -> Option<&'static Rewrite> {
         let chosen = &REWRITES[rng.below(REWRITES.len())];
         let nodes = terms.needed_by(&terms.outputs);
         for at in rng.permutation(nodes.len()).into_iter().map(|it| nodes[it]) {
-            let is_free = !matches!(terms.nodes[at].op, Op::Input(_) | Op::Const(_));
+            let is_free = !matches!(terms.nodes[at].op, Op::Input(_) | Op::Const(_)) && !terms.is_shard(at);
             if is_free && (chosen.apply)(terms, at, rng).is_some() {
                 return Some(chosen);
             }
@@ -93,7 +98,7 @@ fn set(terms: &mut Terms, at: Id, op: Op, of: &[Id]) -> Option<()> {
 /// Returns a node of operands that the node may have without a cycle: an input, or a node that it needs.
 fn operand(terms: &Terms, at: Id, rng: &mut Rng) -> Id {
     let below = terms.needed_by(&[at]);
-    let is_number = |it: &Id| number(terms, *it).is_some() && *it != at;
+    let is_number = |it: &Id| number(terms, *it).is_some() && *it != at && !terms.is_shard(*it);
     let fit: Vec<Id> = below.into_iter().filter(is_number).collect();
     if fit.is_empty() || rng.chance(60) { rng.below(terms.inputs) } else { rng.choose_cloned(&fit) }
 }
@@ -238,6 +243,56 @@ fn guard_operand(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
     let guarded = terms.op(Op::Where, &[condition, of, one]);
     let value = terms.op(function.op, &[guarded]);
     set(terms, at, Op::Where, &[condition, value, other])
+}
+
+/// Returns nothing unless the node is a whole tensor of numbers of two ranks.
+fn of_ranks(terms: &Terms, at: Id) -> Option<()> {
+    (terms.ranks == 2).then_some(())?;
+    number(terms, at)
+}
+
+fn broadcast_of_ranks(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    of_ranks(terms, at)?;
+    let old = moved(terms, at);
+    set(terms, at, Op::Broadcast, &[old])
+}
+
+fn rows_of_ranks(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    of_ranks(terms, at)?;
+    let Op::Rows(op @ ("add" | "max" | "min")) = terms.nodes[at].op else { return None };
+    terms.nodes[at].op = Op::RowsOfRanks(op);
+    Some(())
+}
+
+/// NCCL's maximum need not be that of `fmax`.
+fn fmax_of_ranks(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    of_ranks(terms, at)?;
+    let Op::Rows(op @ ("fmax" | "fmin")) = terms.nodes[at].op else { return None };
+    terms.nodes[at].op = Op::RowsOfRanks(op);
+    Some(())
+}
+
+/// Each rank computes an operator for its rows.
+fn shard_rows(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    of_ranks(terms, at)?;
+    let mut node = terms.nodes[at].clone();
+    node.op.is_elementwise().then_some(())?;
+    for (place, of) in terms.nodes[at].of.clone().into_iter().enumerate() {
+        if !terms.is_inline(&node, place) {
+            let operand = terms.nodes[of].clone();
+            node.of[place] = terms.add(Node { op: Op::Shard, of: vec![of], ..operand });
+        }
+    }
+    let own = terms.add(node);
+    set(terms, at, Op::Gather, &[own])
+}
+
+/// What both ranks have, twice and less once.
+fn sum_of_ranks(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    of_ranks(terms, at)?;
+    let old = moved(terms, at);
+    let twice = terms.op(Op::SumOfRanks, &[old]);
+    set(terms, at, Op::Infix("-"), &[twice, old])
 }
 
 fn where_by_mask(terms: &mut Terms, at: Id, rng: &mut Rng) -> Option<()> {

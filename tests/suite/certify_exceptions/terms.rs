@@ -65,6 +65,16 @@ pub enum Op {
     /// The first or the second half of the rows.
     Half(usize),
     Cat,
+    /// Each of two ranks keeps its half of the rows.
+    Shard,
+    /// Both ranks get the rows of both.
+    Gather,
+    /// Both ranks get what the first one has.
+    Broadcast,
+    /// The sum of what the ranks have.
+    SumOfRanks,
+    /// As `Rows`, with a part of each row on each rank.
+    RowsOfRanks(&'static str),
 }
 
 impl Op {
@@ -75,6 +85,7 @@ impl Op {
             Unary(_) | Not | Infix(_) | Call(_) | Where | Copy => true,
             Cast(is_fused) => !is_fused,
             Input(_) | Const(_) | Eye | Rows(_) | Transpose | Matmul | Half(_) | Cat => false,
+            Shard | Gather | Broadcast | SumOfRanks | RowsOfRanks(_) => false,
         }
     }
 }
@@ -139,6 +150,13 @@ impl Terms {
         order
     }
 
+    /// Returns whether a rank has a half of the rows of a node.
+    pub fn is_shard(&self, id: Id) -> bool {
+        let node = &self.nodes[id];
+        let is_whole = matches!(node.op, Op::Gather);
+        node.op == Op::Shard || !is_whole && node.of.iter().any(|it| self.is_shard(*it))
+    }
+
     /// Returns whether an operand is written as a number.
     pub fn is_inline(&self, user: &Node, at: usize) -> bool {
         let is_const =
@@ -192,16 +210,21 @@ impl Terms {
                 Op::Const(number) if self.is_inline(&node, at) => format!("double({number})"),
                 _ => names[&node.of[at]].clone(),
             };
+            text.is_shard = self.is_shard(id);
             let name = text.operation(&node, &operand);
             names.insert(id, name);
-            shown.push(id);
+            shown.extend((!text.is_shard).then_some(id));
         }
         let outputs = if batch.is_some() { shown } else { self.outputs.clone() };
         let list = outputs.iter().map(|it| names[it].as_str()).collect::<Vec<_>>().join(", ");
         let (tensors, body) = (text.tensors, text.body);
+        let domains =
+            if text.domains.is_empty() { String::new() } else { format!("\nDomains:\n{}", text.domains) };
         let inputs = inputs.join(", ");
         (
-            format!("{tensors}%HostIrContainer {{ ({inputs}) -> ({list}) :\n{body}}} // %HostIrContainer\n"),
+            format!(
+                "{tensors}%HostIrContainer {{ ({inputs}) -> ({list}) :\n{body}}} // %HostIrContainer\n{domains}"
+            ),
             outputs,
         )
     }
@@ -215,6 +238,10 @@ struct Text {
     count: usize,
     tensors: String,
     body: String,
+    domains: String,
+    communications: usize,
+    /// Whether a rank has a half of the rows of the next tensor.
+    is_shard: bool,
 }
 
 impl Text {
@@ -230,7 +257,21 @@ impl Text {
             axes[0] = "";
         }
         let extents = [self.batch.unwrap_or(0), rows, EXTENT];
-        let axes: Vec<String> = axes.into_iter().zip(extents).enumerate().filter_map(axis).collect();
+        let mut axes: Vec<String> = axes.into_iter().zip(extents).enumerate().filter_map(axis).collect();
+        if self.is_shard {
+            let (at, id, half) = (usize::from(self.batch.is_some()), self.count, rows / 2);
+            let split = format!("ideviceIdx.x{id}7{{2}}, iS{id}8{{{half}}}");
+            let line =
+                format!("  {name}: logical({}), outer_split({}, 2) -> ({split})", axes.join(", "), axes[at]);
+            let _ = writeln!(self.domains, "{line}");
+            axes[at] = split;
+        }
+        self.declare(&name, dtype, &axes);
+        name
+    }
+
+    /// Declares a tensor of these axes.
+    fn declare(&mut self, name: &str, dtype: Type, axes: &[String]) {
         let mesh = if self.ranks == 1 { "0" } else { "0 1" };
         let _ = writeln!(
             self.tensors,
@@ -238,7 +279,29 @@ impl Text {
             dtype.text(),
             axes.join(", ")
         );
+    }
+
+    /// Declares a tensor with axes of ranks, given without numbers.
+    fn special(&mut self, dtype: Type, axes: &[(&str, usize)]) -> String {
+        self.count += 1;
+        let (name, id) = (format!("T{}", self.count - 1), self.count);
+        let batch = self.batch.map(|it| ("iS", it));
+        let all = batch.iter().chain(axes).enumerate();
+        let axes: Vec<String> =
+            all.map(|(at, (kind, extent))| format!("{kind}{id}{at}{{{extent}}}")).collect();
+        self.declare(&name, dtype, &axes);
         name
+    }
+
+    /// Writes a communication of both ranks and its Wait.
+    fn communicate(&mut self, kind: &str, input: &str, output: &str) {
+        let number = self.communications;
+        self.communications += 1;
+        let _ = writeln!(self.body, "  {output} = ALLOCATE(mem_type=global, zero_init=false)");
+        let _ = writeln!(
+            self.body,
+            "  Communication {number} (type={kind}, input={input}, output={output}, backend=NCCL)\n  Wait(Communication {number})"
+        );
     }
 
     fn line(&mut self, result: &str, value: &str) {
@@ -266,6 +329,19 @@ impl Text {
             Op::Where => format!("where({}, {}, {})", operand(0), operand(1), operand(2)),
             Op::Cast(_) => format!("cast({})", operand(0)),
             Op::Rows(op) => return self.rows(node, op, &operand(0), &shape),
+            Op::RowsOfRanks(op) => return self.rows_of_ranks(node, op, &operand(0), &shape),
+            Op::Shard => format!("Set( {} )", operand(0)),
+            Op::Gather | Op::Broadcast => {
+                let name = self.tensor(node.dtype, node.rows, ["i", "i", "i"]);
+                let kind = if node.op == Op::Gather {
+                    "Allgather, team=(0 1)"
+                } else {
+                    "Broadcast, team=(0 1), root=0"
+                };
+                self.communicate(kind, &operand(0), &name);
+                return name;
+            }
+            Op::SumOfRanks => return self.sum_of_ranks(node, &operand(0)),
             Op::Transpose => {
                 let dims = if self.batch.is_some() { "0, 2, 1" } else { "1, 0" };
                 format!("Set.Permute( {}, dims = {{{dims}}} )", operand(0))
@@ -311,6 +387,55 @@ impl Text {
             &reduced,
             &format!("reduction( {operand}, op = {op}, initial value = {initial}, allreduce = false )"),
         );
+        self.repeated(node, &reduced, shape)
+    }
+
+    /// Reduces a part of each row on each rank, and the results of the ranks.
+    fn rows_of_ranks(&mut self, node: &Node, op: &str, operand: &str, shape: &str) -> String {
+        let (initial, how) = match op {
+            "add" => ("0", "SUM"),
+            "max" | "fmax" => ("-inf", "MAX"),
+            _ => ("inf", "MIN"),
+        };
+        let initial = format!("{}({initial})", if node.dtype == Type::Double { "double" } else { "float" });
+        let (rows, half) = (node.rows, EXTENT / 2);
+        let parts = self.special(node.dtype, &[("iS", rows), ("iS", 2), ("iS", half)]);
+        self.line(&parts, &format!("reshape({operand})"));
+        let own = self.special(node.dtype, &[("iS", rows), ("ideviceIdx.x", 2), ("iS", half)]);
+        self.line(&own, &format!("Set( {parts} )"));
+        let sums = self.special(node.dtype, &[("iS", rows), ("ideviceIdx.x", 2), ("rS", half)]);
+        self.line(
+            &sums,
+            &format!("reduction( {own}, op = {op}, initial value = {initial}, allreduce = false )"),
+        );
+        let all = self.special(node.dtype, &[("iS", rows), ("rdeviceIdx.x", 2)]);
+        self.communicate(&format!("Allreduce, team=(0 1), red_op={how}"), &sums, &all);
+        self.repeated(node, &all, shape)
+    }
+
+    fn sum_of_ranks(&mut self, node: &Node, operand: &str) -> String {
+        let (rows, batch) = (node.rows, self.batch.unwrap_or(0).to_string());
+        let added = self.special(node.dtype, &[("bS", 1), ("iS", rows), ("iS", EXTENT)]);
+        self.line(
+            &added,
+            &format!("broadcast( {operand}, flags = {} )", self.list("false", "true, false, false")),
+        );
+        let copies = self.special(node.dtype, &[("iS", 2), ("iS", rows), ("iS", EXTENT)]);
+        self.line(
+            &copies,
+            &format!("expand( {added}, {} )", self.list(&batch, &format!("2, {rows}, {EXTENT}"))),
+        );
+        let own = self.special(node.dtype, &[("ideviceIdx.x", 2), ("iS", rows), ("iS", EXTENT)]);
+        self.line(&own, &format!("Set( {copies} )"));
+        let all = self.special(node.dtype, &[("rdeviceIdx.x", 2), ("iS", rows), ("iS", EXTENT)]);
+        self.communicate("Allreduce, team=(0 1), red_op=SUM", &own, &all);
+        let name = self.tensor(node.dtype, rows, ["i", "i", "i"]);
+        self.line(&name, &format!("Set( {all} )"));
+        name
+    }
+
+    /// Repeats a column.
+    fn repeated(&mut self, node: &Node, reduced: &str, shape: &str) -> String {
         let added = self.tensor(node.dtype, node.rows, ["i", "i", "b"]);
         let flags = self.list("false", "false, true");
         self.line(&added, &format!("broadcast( {reduced}, flags = {flags} )"));
