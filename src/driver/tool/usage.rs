@@ -26,7 +26,7 @@ pub const FLAGS_BY_TOOL: [(&str, &str); 4] = [
          stress timeline timeout tune tune-passes tuning warmup witness",
     ),
     ("hir reduce", "max-tests oracle print reference schedule"),
-    ("hir hang", "timeline"),
+    ("hir hang", "source timeline watch"),
 ];
 
 /// Returns the error in a command line as one line. `arguments` are those of the command line.

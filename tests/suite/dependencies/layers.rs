@@ -250,7 +250,7 @@ const PLAN: &[Layer] = &[
 const SYNC: &[Layer] = &[
     ("matching memory_groups", &[]),
     ("world", &["matching"]),
-    ("connections swapped_calls", &["matching", "world"]),
+    ("connections", &["matching", "world"]),
     ("p2p_queues waits", &["matching", "world"]),
     ("symmetry", &["matching", "waits", "world"]),
     ("machine", BEFORE),
@@ -258,6 +258,7 @@ const SYNC: &[Layer] = &[
     ("step", &["matching", "world"]),
     ("happens_before", &["machine", "matching", "memory_groups", "step", "symmetry", "waits", "world"]),
     ("comm_order", &["happens_before", "matching", "memory_groups", "p2p_queues", "world"]),
+    ("swapped_calls", &["comm_order", "matching", "world"]),
     ("deadlock_detection", &["machine", "waits", "world"]),
     ("wait_graph", &["matching", "waits", "world"]),
     ("blocked_wait", &["matching"]),
