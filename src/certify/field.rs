@@ -271,7 +271,9 @@ impl Algebra {
         }
         self.divisors.borrow_mut().insert(it.value);
         let value = power(it.value, self.prime - 2, self.prime);
-        self.number(&it).map(|number| self.record(usize::MAX, value, || Made::Number(number.recip())));
+        if let Some(number) = self.number(&it) {
+            self.record(usize::MAX, value, || Made::Number(number.recip()));
+        }
         Element { logarithm: -it.logarithm, ..Element::number(value, 0) }
     }
 

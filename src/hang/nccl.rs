@@ -57,7 +57,9 @@ pub(crate) fn read(texts: &[(String, String)], tables: &Interners) -> Vec<(Rank,
     let Some(world) = all.values().flatten().max_by_key(|it| it.size).cloned() else { return Vec::new() };
     let ranks: BTreeMap<&String, Rank> = world.processes.iter().map(|it| (it.1, *it.0)).collect();
     let mut calls: BTreeMap<Rank, Vec<Call>> = BTreeMap::new();
-    let mut last: BTreeMap<Rank, Vec<(String, String, (i64, i64))>> = BTreeMap::new();
+    // The communicator, its description, and the numbers of its last calls.
+    type Last = (String, String, (i64, i64));
+    let mut last: BTreeMap<Rank, Vec<Last>> = BTreeMap::new();
     for (hash, answers) in &all {
         let Some(now) = answers.last() else { continue };
         let is_stuck = answers.len() > 1 && answers[answers.len() - 2].launched == now.launched;

@@ -42,7 +42,6 @@ pub(crate) fn usual_size(job: &Job<'_>, send: Call, receive: Call) -> Option<Ran
 }
 
 /// Returns the numbers of other calls of its kind at its place that have the size of a call, and another one.
-
 fn alike(job: &Job<'_>, call: Call) -> (usize, usize) {
     let here = job.token(call);
     let (mut same, mut other) = (0, 0);

@@ -148,7 +148,7 @@ impl Job {
         let outcome = outcome.map_err(RunError::from)?;
         write_outputs(&world, &outcome, &shown, None, &mut |line| session.print(&line))?;
         let verdict = judge_outputs(&world, &outcome, &[], &Criteria::default())?;
-        let exit = verdict.exit();
+        let exit = verdict.exit;
         session.print(&Report::Verdict(verdict.line));
         Ok(exit)
     }

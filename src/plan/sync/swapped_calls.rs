@@ -28,8 +28,8 @@ impl World {
             return None;
         }
         // By team, ranks and numbers: the calls that match with other numbers.
-        let mut crossed: FxHashMap<(Option<GroupNo>, [usize; 2], [u32; 2]), [InstRef; 2]> =
-            FxHashMap::default();
+        type Pair = (Option<GroupNo>, [usize; 2], [u32; 2]);
+        let mut crossed: FxHashMap<Pair, [InstRef; 2]> = FxHashMap::default();
         for (group, parts) in self.calls_of_teams() {
             let Some((&first, others)) = parts.split_first() else { continue };
             for &other in others {
