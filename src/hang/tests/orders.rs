@@ -204,7 +204,7 @@ fn batches_of_a_group_run_one_after_the_other() {
                 it
             })
         };
-        let is_done = rank % 2 == 0;
+        let is_done = rank.is_multiple_of(2);
         let (first, second) = if own == 0 { ((true, 31), (false, 33)) } else { ((false, 30), (true, 34)) };
         let (first, second) = if rank == 1 { (second, first) } else { (first, second) };
         let warm = |number| batch(own == 0, number, 20, true);
