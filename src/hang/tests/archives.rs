@@ -156,7 +156,8 @@ fn hostile_archives_end_with_an_error() {
     let mut name = tar::Builder::new(Vec::new());
     header.set_cksum();
     name.append(&header, zeros.as_slice()).expect("an entry");
-    assert!(text(load("a.tgz", &gzip(&name.into_inner().expect("an archive")))).contains("no dump"));
+    let found = text(load("a.tgz", &gzip(&name.into_inner().expect("an archive"))));
+    assert!(found.contains("40 times its size"), "{found}");
     // Archives in archives are no dumps; paths out of the folder are names.
     let inner = zip(&[("rank_0", &pickles()[0])]);
     assert!(text(load("a.zip", &zip(&[("rank_0.zip", &inner)]))).contains("it is neither a pickle nor JSON"));
