@@ -35,7 +35,7 @@ def test_a_recorded_lowering(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_is_not_read() -> None:
-    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.fft : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
+    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.triangular_solve : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
     with pytest.raises(hir.HirError) as caught:
         hir.read(text)
     assert (caught.value.code, caught.value.line) == ("E0901", 3)
@@ -44,6 +44,14 @@ def test_an_operation_that_is_not_read() -> None:
 def test_what_is_not_from_jax() -> None:
     with pytest.raises(TypeError, match="jax.jit"):
         hir.jax.capture(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_complex_numbers_are_pairs() -> None:
+    jax = pytest.importorskip("jax")
+    z = np.array([3 + 4j, -1j], np.complex64)
+    program = hir.jax.capture(jax.jit(lambda it: (abs(it), it * it)), z)
+    size, square = program.simulate({"T0": z}).values()
+    assert np.allclose(size, [5, 1]) and np.allclose(square.view(np.complex64)[:, 0], z * z)
 
 
 def test_jax() -> None:
