@@ -252,10 +252,10 @@ pub fn judge(pair: [&Terms; 2], rng: &mut Rng) -> Result<(Comparison, Option<Str
         let is_unclear = traces.iter().any(|it| it.is_unclear[sample]);
         let found = if is_unclear { found.min(Comparison::Unclear) } else { found };
         if found > worst.0 {
-            // What is certified are the programs of one sample: if these agree, a difference of those of all samples is not clear.
-            let is_alone = found == Comparison::Differ
-                && !texts_differ(pair.map(|it| it.text(None).0), &inputs, sample, tolerance, scale)?;
-            let found = if is_alone { Comparison::Unclear } else { found };
+            let confirms = found == Comparison::Differ;
+            if confirms && !texts_differ(pair.map(|it| it.text(None).0), &inputs, sample, tolerance, scale)? {
+                return Err("the texts agree where the programs of all samples differ".to_owned());
+            }
             worst = (found, Some(format!("{one:?} and {other:?} for {}", inputs.shown(sample, ELEMENTS))));
         }
     }

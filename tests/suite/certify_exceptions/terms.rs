@@ -331,6 +331,8 @@ impl Text {
             Op::Rows(op) => return self.rows(node, op, &operand(0), &shape),
             Op::RowsOfRanks(op) => return self.rows_of_ranks(node, op, &operand(0), &shape),
             Op::Shard => format!("Set( {} )", operand(0)),
+            // An Allgather puts the parts of the ranks one behind the other, and the samples are outside of the rows.
+            Op::Gather if self.batch.is_some() => format!("Set( {} )", operand(0)),
             Op::Gather | Op::Broadcast => {
                 let name = self.tensor(node.dtype, node.rows, ["i", "i", "i"]);
                 let kind = if node.op == Op::Gather {
