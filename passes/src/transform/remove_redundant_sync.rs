@@ -201,13 +201,9 @@ impl Analysis for StreamNeeds<'_> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return };
         match it.op.def().class {
             OpClass::Stream if stream_set_by(self.program, stmt).is_some() => *is_needed = false,
-            OpClass::View | OpClass::Deallocate if it.op != Op::SymmetricContiguousView => (),
-            OpClass::View
-            | OpClass::Deallocate
-            | grammar::other_classes!()
-            | OpClass::Compute
-            | OpClass::Elementwise
-            | OpClass::Allocate => {
+            OpClass::View if it.op == Op::SymmetricContiguousView => *is_needed = true,
+            OpClass::View | OpClass::Deallocate => (),
+            grammar::other_classes!() | OpClass::Compute | OpClass::Elementwise | OpClass::Allocate => {
                 *is_needed = true;
             }
         }

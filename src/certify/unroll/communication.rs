@@ -160,7 +160,6 @@ impl<'p> Unroller<'p, '_> {
         let members: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
         // With the CUDA backend, the side that copies waits until the other one is ready, which waits for the copy.
         let is_late = matches!(channel, Channel::Copy(..));
-        let copies = matches!(channel, Channel::Copy(_, by) if (me == 1) == (by == P2pProtocol::Get));
         let sources = if is_late { vec![0, 1] } else { members.clone() };
         let buffer = stmt.get(attr::BUFFER);
         let (input, output) = (stmt.get(attr::INPUT).or(buffer), stmt.get(attr::OUTPUT).or(buffer));
@@ -193,7 +192,7 @@ impl<'p> Unroller<'p, '_> {
             let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at), of)).collect();
             Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
-        Ok(Step { reads, writes, function: Some(Box::new(function)), sources, is_late, copies, ..step })
+        Ok(Step { reads, writes, function: Some(Box::new(function)), sources, is_late, ..step })
     }
 }
 
