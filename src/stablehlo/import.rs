@@ -8,6 +8,7 @@
 mod bits;
 mod collective;
 mod complex;
+mod complex_functions;
 mod constant;
 mod control;
 mod convolution;
@@ -278,7 +279,7 @@ impl<'m, 's> Importer<'m, 's> {
         match operators::import(op.name) {
             // In a region with axes that are not manual, JAX states that a number has no sharding.
             _ if op.name == "sdy.sharding_constraint" => Ok(operands),
-            _ if op.name.ends_with("call") => {
+            _ if matches!(op.name, "call" | "func.call" | "stablehlo.composite") => {
                 let function = self.callee(op)?;
                 let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
                 self.in_call(|it| it.combined(Combiner::Region(body), operands))

@@ -291,6 +291,6 @@ pub(super) fn comparison<'s>(op: &Operation<'s>) -> Option<(&'s str, bool)> {
 }
 
 /// Returns the name of an operation without its dialect.
-fn short_name<'s>(op: &Operation<'s>) -> &'s str {
+pub(super) fn short_name<'s>(op: &Operation<'s>) -> &'s str {
     op.name.rsplit('.').next().unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use std::{f64::consts::TAU, sync::Arc};
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer, dot::Roles};
+use super::{Imported, Importer, Results, complex::Parts, dot::Roles};
 use crate::{
     tree::Operation,
     value::{Scalar, Tensor, Value},
@@ -13,53 +13,46 @@ use crate::{
 /// The greatest length of a transform: its matrices have the square of it.
 const MAX_LENGTH: i64 = 2048;
 
-/// The real and the imaginary part.
-type Parts = [Value; 2];
-
 impl<'m, 's> Importer<'m, 's> {
-    pub(super) fn fourier(&mut self, op: &'m Operation<'s>, value: &Value, parts: Parts) -> Imported<Parts> {
-        let kind = op.keyword(&["type", "fft_type"]).map(str::to_owned);
-        let (Some(kind), Some(lengths)) = (kind, op.ints(&["length", "fft_length"])) else {
+    pub(crate) fn fft(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
+        let [value] = self.operands(op, operands)?;
+        let (Some(kind), Some(lengths)) =
+            (op.keyword(&["type", "fft_type"]), op.ints(&["length", "fft_length"]))
+        else {
             return Err(self.missing(op, "length"));
         };
         let rank = value.shape().len();
-        if lengths.is_empty()
-            || lengths.len() > rank
-            || lengths.iter().any(|it| !(1..=MAX_LENGTH).contains(it))
-        {
-            return Err(self
-                .unsupported_form(op, &format!("without a length of 1 to {MAX_LENGTH} for each dimension")));
-        }
-        let dims: Vec<(usize, i64)> = (rank - lengths.len()..rank).zip(lengths).collect();
-        let Some(((last, length), others)) = dims.split_last().map(|(last, others)| (*last, others)) else {
-            return Err(self.missing(op, "length"));
+        let first = rank.checked_sub(lengths.len());
+        let is_short = lengths.iter().all(|it| (1..=MAX_LENGTH).contains(it));
+        let (Some(first), Some(length), true) = (first, lengths.last().copied(), is_short) else {
+            let form = format!("without a length of 1 to {MAX_LENGTH} for each dimension");
+            return Err(self.unsupported_form(op, &form));
         };
-        let is_inverse = matches!(&kind[..], "IFFT" | "IRFFT");
-        let mut parts = parts;
-        if kind == "RFFT" {
-            parts =
-                self.transformed(parts, last, (length, length / 2 + 1), |j, k| angle(j, k, length, false))?;
-        }
-        for (dim, length) in others
-            .iter()
-            .copied()
-            .chain((!kind.starts_with("RF") && kind != "IRFFT").then_some((last, length)))
-        {
+        let is_inverse = kind.starts_with('I');
+        let complete = |length: i64| {
             let scale = if is_inverse { 1.0 / length as f64 } else { 1.0 };
-            parts = self.transformed(parts, dim, (length, length), |j, k| {
-                angle(j, k, length, is_inverse).map(|it| it * scale)
-            })?;
+            move |j, k| turned(j * k, length, is_inverse).map(|it| it * scale)
+        };
+        let (last, half) = (rank - 1, length / 2 + 1);
+        let mut parts = self.parts_of(&value)?;
+        if kind == "RFFT" {
+            parts = self.transformed(parts, last, (length, half), complete(length))?;
         }
-        if kind == "IRFFT" {
-            let stored = length / 2 + 1;
-            parts = self.transformed(parts, last, (stored, length), |k, j| {
+        let is_real = matches!(kind, "RFFT" | "IRFFT");
+        for (dim, length) in (first..rank - usize::from(is_real)).zip(lengths) {
+            parts = self.transformed(parts, dim, (length, length), complete(length))?;
+        }
+        match kind {
+            "FFT" | "IFFT" | "RFFT" => Ok(vec![self.complex_value(parts)]),
+            "IRFFT" => {
                 // The other half of the spectrum is the conjugate of this one.
-                let has_twin = k != 0 && 2 * k != length;
-                let scale = if has_twin { 2.0 } else { 1.0 } / length as f64;
-                angle(j, k, length, true).map(|it| it * scale)
-            })?;
+                let has_twin = |k: i64| k != 0 && 2 * k != length;
+                let element = |k, j| complete(length)(j, k).map(|it| if has_twin(k) { 2.0 * it } else { it });
+                let [re, _] = self.transformed(parts, last, (half, length), element)?;
+                Ok(vec![re])
+            }
+            _ => Err(self.missing(op, "type")),
         }
-        Ok(parts)
     }
 
     /// Returns the product with a matrix of complex numbers along a dimension.
@@ -109,9 +102,8 @@ impl<'m, 's> Importer<'m, 's> {
     }
 }
 
-/// Returns the cosine and the sine of the angle of a transform. The product is reduced first, so that it is exact.
-fn angle(j: i64, k: i64, length: i64, is_inverse: bool) -> [f64; 2] {
-    let turn = (j * k % length) as f64 / length as f64;
-    let (sin, cos) = (TAU * turn).sin_cos();
+/// Returns the cosine and the sine of so many steps of a circle of `length` steps. Whole turns are left out first, so that the angle is exact.
+fn turned(steps: i64, length: i64, is_inverse: bool) -> [f64; 2] {
+    let (sin, cos) = (TAU * ((steps % length) as f64 / length as f64)).sin_cos();
     [cos, if is_inverse { sin } else { -sin }]
 }

@@ -77,7 +77,7 @@ operators! {
     "stablehlo.dynamic_slice": "`slice` for starts that the host computes; `takeAlongAxis` for those of tensors" => dynamic_slice;
     "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy; for those of tensors, `where`" => dynamic_update_slice;
     "stablehlo.complex, stablehlo.real, stablehlo.imag": "nothing: complex numbers are pairs of floats" => complex_parts_of;
-    "stablehlo.fft": "`matmul` with matrices of cosines and sines along each dimension" => complex_parts_of;
+    "stablehlo.fft": "`matmul` with matrices of cosines and sines along each dimension" => fft;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
     "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel and each group, and their sum" => convolution;
     "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons; for other regions, their operators on `slice`s" => reduce;

@@ -193,7 +193,6 @@ const STABLEHLO_IMPORT: &[Layer] = &[
     ("window", &["lift", "pad", "reduce"]),
     ("select_and_scatter", &["lift", "pad", "reduce"]),
     ("convolution", &["constant", "dot", "pad", "window"]),
-    ("fourier", &["dot"]),
     // Collectives and scatters combine values as reductions do.
     ("collective gather", &["reduce"]),
     ("points", &["gather", "reduce"]),
@@ -202,6 +201,8 @@ const STABLEHLO_IMPORT: &[Layer] = &[
     // The table names the functions that import operations.
     ("operators", BEFORE),
     ("complex", &["elementwise", "operators", "reduce", "types"]),
+    ("complex_functions", &["complex", "elementwise"]),
+    ("fourier", &["complex", "dot"]),
 ];
 
 const DRIVER: &[Layer] = &[
