@@ -132,7 +132,7 @@ class Program:
         """Runs all ranks in this process and returns the whole outputs by name.
 
         ``inputs`` are whole arrays: hir gives each rank its part. Inputs that are left out get small integers, on which sums
-        are exact; ``seed`` chooses them. Elements must have the type of the tensor. Arrays of bfloat16 have the type
+        are exact; ``seed`` chooses them. Elements must have the type of the tensor, complex ones of its pairs. Arrays of bfloat16 have the type
         ``ml_dtypes.bfloat16`` if that package is installed, else ``uint16``: the bits of each element. An output takes over
         the memory of the run without a copy.
 
