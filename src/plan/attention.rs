@@ -47,8 +47,13 @@ impl PlanBuilder<'_> {
         }
         let views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
         let stream = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream));
-        let targets = outs.iter().map(|it| {
-            let target = self.output_view(*it)?;
+        let targets = outs.iter().enumerate().map(|(at, it)| {
+            let target = match views.get(at + usize::from(stmt.op == Op::SdpaBwd)) {
+                Some(like) if matches!((stmt.op, at), (Op::Sdpa, 0) | (Op::SdpaBwd, _)) => {
+                    self.output_view_like(*it, like)?
+                }
+                _ => self.output_view(*it)?,
+            };
             if stream.is_some() {
                 self.bind(*it, target.clone(), stream);
             }

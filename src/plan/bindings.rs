@@ -169,6 +169,32 @@ impl PlanBuilder<'_> {
         Ok(view)
     }
 
+    /// Like `output_view`, but the dimensions of storage that only this name has get the order that those of `like` have in memory, as results
+    /// of attentions in PyTorch do: what follows brings the heads of a row together again, which is a view then.
+    pub(super) fn output_view_like(&mut self, tensor: TensorId, like: &View) -> Result<View> {
+        let view = self.output_view(tensor)?;
+        if !self.is_only_name_of_storage(&view) {
+            return Ok(view);
+        }
+        let Some(ordered) = view.in_order_of(like) else { return Ok(view) };
+        let stream = self.binding(tensor).and_then(|it| it.stream);
+        self.bind(tensor, ordered.clone(), stream);
+        Ok(ordered)
+    }
+
+    /// Returns whether a view is a whole row-major buffer that this rank has allocated, no other rank accesses, and no other name refers to.
+    fn is_only_name_of_storage(&mut self, view: &View) -> bool {
+        let has = |counts: &FxHashMap<BufferNo, usize>, count| {
+            counts.get(&view.buffer).copied().unwrap_or(0) == count
+        };
+        let is_whole = *view == View::contiguous(view.buffer, view.shape.clone())
+            && view.len() == self.plan.buffers[view.buffer as usize].len;
+        is_whole
+            && has(&self.name_counts, 1)
+            && has(&self.hold_counts, 0)
+            && self.allocator.live(&mut self.plan.allocations, view.buffer).is_some_and(|it| !it.is_symmetric)
+    }
+
     /// Reports a write through a view that repeats elements.
     pub(super) fn check_written(&self, tensor: TensorId, view: &View) -> Result<()> {
         if !view.repeats_elements() {

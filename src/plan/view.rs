@@ -1,6 +1,6 @@
 //! Buffers, strided views of buffers, and the layout of a rank's part of a tensor.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 use grammar::dtype::DType;
 
@@ -107,6 +107,23 @@ impl View {
             is_next
         };
         self.len() <= 1 || self.shape.iter().zip(&self.strides).rev().all(follows)
+    }
+
+    /// Returns a view of the same whole buffer whose dimensions have the order in memory that those of `like` have; `None` if they already have
+    /// it, or if `like` has none: it repeats elements, or its last dimension is not the innermost one.
+    pub fn in_order_of(&self, like: &Self) -> Option<Self> {
+        let rank = self.shape.len();
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.sort_by_key(|dim| Reverse(like.strides.get(*dim).copied()));
+        let is_known =
+            like.shape.len() == rank && !like.repeats_elements() && order.last() == Some(&(rank - 1));
+        if !is_known || order.is_sorted() {
+            return None;
+        }
+        let stored = order.iter().map(|dim| self.shape[*dim]).collect();
+        let mut back = vec![0; rank];
+        order.iter().enumerate().for_each(|(at, dim)| back[*dim] = at);
+        Some(Self { offset: self.offset, ..Self::contiguous(self.buffer, stored).permute(&back) })
     }
 
     /// Returns whether an element of the buffer is several elements of the view: whether a dimension is expanded.
