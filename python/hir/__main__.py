@@ -26,7 +26,7 @@ def run() -> int:
 
 def main() -> int:
     """Runs the tool that the first argument names."""
-    if sys.argv[1:2] not in (["job"], ["compare"]):
+    if sys.argv[1:2] not in (["job"], ["compare"], ["jax"]):
         return _run(*sys.argv[1:])
     command = importlib.import_module(f".{sys.argv[1]}._command", __package__)
     try:

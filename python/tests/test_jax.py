@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +63,67 @@ def test_jax() -> None:
     x = np.ones((2, 3), np.float32)
     (result,) = program.simulate({"T0": x}).values()
     np.testing.assert_allclose(result, np.tanh(x).sum(0), rtol=1e-6)
+
+
+SCATTER = Path(__file__).parents[2] / "docs/examples/jax/scatter.mlir"
+
+#: A function on 2 x 2 devices, and changes of its text that XLA gets and hir does not, each with the operation that has to be named.
+PLANTED = """
+import jax, jax.numpy as jnp, numpy as np
+import hir.jax._verify as v
+from hir.jax._module import Module
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((2, 2), ("a", "b"))
+chance = np.random.default_rng(0)
+x, w, u = (jax.device_put(chance.standard_normal(s).astype("float32"), NamedSharding(mesh, P(*p)))
+           for s, p in (((8, 4), ("a", None)), ((4, 4), (None, "b")), ((3,), ())))
+f = jax.jit(lambda x, w, u: (jnp.tanh(x @ w).sum(0) * 2, jnp.maximum(w, 0)))
+print(v.verify(f, x, w, u))
+in_xla = v.in_xla
+for seen, planted in (
+    ("stablehlo.tanh", "stablehlo.sine"),
+    ("applies stablehlo.add across", "applies stablehlo.maximum across"),
+    ("dense<2.000000e+00>", "dense<3.0>"),
+    ("stablehlo.maximum %arg1", "stablehlo.minimum %arg1"),
+    ("contracting_dims = [1] x [0]", "contracting_dims = [1] x [1]"),
+):
+    v.in_xla = lambda module, inputs: in_xla(Module(module.text.replace(seen, planted)), inputs)
+    result = v.verify(f, x, w, u)
+    assert result.code == 3 and seen in result.difference.operation, (seen, str(result))
+# XLA is wrong only where the function returns its own outputs.
+part = lambda it: it.text.replace("stablehlo.tanh", "stablehlo.sine") if len(it.output_types()) == 2 else it.text
+v.in_xla = lambda module, inputs: in_xla(Module(part(module)), inputs)
+result = v.verify(f, x, w, u)
+assert "stablehlo.tanh" in result.difference.operation and result.difference.through.startswith("%9 = "), str(result)
+"""
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment)
+
+
+def test_verify_names_what_xla_does_wrong() -> None:
+    pytest.importorskip("jax")
+    done = python("-m", "hir", "jax", "verify", str(SCATTER))
+    assert done.returncode == 3, done.stderr
+    assert "output 0 differs: device 1, element [0, 8]" in done.stdout
+    assert 'operation 5 differs, and what it reads does not: %3 = "stablehlo.scatter"' in done.stdout
+    assert done.stdout.endswith("[FAILED] XLA on one device agrees with hir: XLA's partitioner is wrong\n")
+
+
+def test_verify_finds_planted_faults() -> None:
+    pytest.importorskip("jax")
+    done = python("-c", PLANTED)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout == "[SUCCESS] XLA and hir compute the same but for rounding: elements: 20, outputs: 2\n"
+
+
+def test_verify_says_what_it_does_not_run(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    done = python("-m", "hir", "jax", "verify", str(tmp_path / "none.mlir"))
+    assert done.returncode == 2 and "there is no file" in done.stderr
+    (tmp_path / "text.mlir").write_text("module {\n", encoding="utf-8")
+    done = python("-m", "hir", "jax", "verify", str(tmp_path / "text.mlir"))
+    assert (done.returncode, done.stdout.split(":")[0]) == (1, "[FAILED] not run"), done.stderr

@@ -1,4 +1,4 @@
-"""JAX programs: the StableHLO that JAX lowers a function to is read as a program. Importing this module does not import JAX."""
+"""Reads the StableHLO that JAX lowers a function to as a program."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from . import _hir
-from ._diagnostic import parse_diagnostics
-from ._program import Program
+from .. import _hir
+from .._diagnostic import parse_diagnostics
+from .._program import Program
 
 __all__ = ["Jitted", "Lowered", "capture"]
 
