@@ -144,8 +144,8 @@ impl PlanBuilder<'_> {
             let Ok(layout) = self.layout(tensor) else { continue };
             let (buffer, shard) = (binding.view.buffer, Shard { view: Some(binding.view.clone()), layout });
             let port = self.io_binding(tensor, shard, false);
-            let is_first = self.plan.bound_at_exit.iter().all(|it| it.name != port.name);
-            if is_first && self.uses.kept.contains(&port.name.as_str()) {
+            let is_first = || self.plan.bound_at_exit.iter().all(|it| it.name != port.name);
+            if self.uses.kept.contains(&port.name.as_str()) && is_first() {
                 self.plan.live_out.push(buffer);
             }
             self.plan.bound_at_exit.push(port);

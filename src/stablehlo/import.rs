@@ -27,6 +27,7 @@ mod numbers;
 mod opaque;
 mod operators;
 mod pad;
+mod pieces;
 mod points;
 mod reduce;
 mod scatter;
@@ -112,6 +113,9 @@ pub(crate) struct Importer<'m, 's> {
     device_values: FxHashMap<ExprId, Arc<[i64]>>,
     /// The parts of complex tensors, and whether the program stores the tensor.
     complex_parts: FxHashMap<TensorId, ([Value; 2], bool)>,
+    /// The tensors that updates put together, of these pieces.
+    joins: FxHashMap<TensorId, pieces::Pieces>,
+    pieces: Vec<Value>,
     /// Whether an operation is imported for a part of complex numbers.
     has_parts: bool,
     /// The branches around the operation, outermost first.
@@ -267,6 +271,9 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     fn imported(&mut self, op: &'m Operation<'s>, import: Import<'m, 's>, operands: Vec<Value>) -> Results {
+        if !operators::keeps_pieces(op.name) {
+            operands.iter().for_each(|it| self.store(it));
+        }
         if Self::is_complex(op, &operands) {
             self.complex_operation(op, import, operands)
         } else {

@@ -110,6 +110,7 @@ impl<'m, 's> Importer<'m, 's> {
             let number = branch_number(op, at);
             let it = Splat { scalar: number, shape: Vec::new(), dtype: selector.dtype() };
             let is_taken = self.folded_or_mapped(Op::Eq, selector.clone(), Value::Splat(it), DType::Bool)?;
+            own.iter().chain(&results).for_each(|it| self.store(it));
             let pairs = own.into_iter().zip(results);
             results = pairs
                 .map(|(own, other)| self.select_values(is_taken.clone(), own, other))

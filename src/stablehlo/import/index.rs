@@ -114,6 +114,16 @@ impl<'m, 's> Importer<'m, 's> {
             Value::Splat(it) => return Ok(vec![Value::Splat(Splat { shape: sizes, ..it.clone() })]),
             Value::Tensor(it) => it.clone(),
         };
+        let constant = |it: (&Start, &i64)| match it {
+            (Start::Constant(start), size) => Some([*start, start + size, 1]),
+            _ => None,
+        };
+        if let Some(ranges) = starts.iter().zip(&sizes).map(constant).collect::<Option<Vec<_>>>()
+            && let Some(found) = self.range_of_pieces(&tensor, &ranges)
+        {
+            return Ok(vec![found]);
+        }
+        self.store_pieces(&tensor);
         let (ranges, axes) = self.ranges(&starts, &sizes, &shape);
         let is_computed = |at: usize| matches!(starts[at], Start::Computed(_));
         let own: Vec<i64> =
@@ -219,6 +229,10 @@ impl<'m, 's> Importer<'m, 's> {
             return update;
         };
         let (start, end) = (starts[dim], starts[dim] + update.shape()[dim]);
+        let is_alone = shape.iter().zip(update.shape()).skip(dim + 1).all(|(all, own)| all == own);
+        if is_alone && let Some(found) = self.with_piece(&value, &update, dim, start) {
+            return found;
+        }
         let part = |from: i64, to: i64| {
             let ranges = shape
                 .iter()
@@ -238,7 +252,7 @@ impl<'m, 's> Importer<'m, 's> {
             let behind = self.sliced(value.clone(), &part(end, shape[dim]));
             parts.push(behind);
         }
-        self.joined(parts, dim)
+        self.joined_later(parts, dim)
     }
 
     /// Returns a copy of a tensor, in which an update is written to ranges.

@@ -98,6 +98,7 @@ impl<'m, 's> Importer<'m, 's> {
                 Err(self.bad_module(message, "expected one for each result"))
             }
         })?;
+        results.iter().for_each(|it| self.store(it));
         let mut left = Vec::with_capacity(results.len());
         for ((value, ty), sharding) in results.into_iter().zip(&types).zip(&outputs) {
             left.push(self.each_part(value, |it, part| Ok(it.left(part, &ty.shape, sharding, &region)))?);
@@ -117,6 +118,7 @@ impl<'m, 's> Importer<'m, 's> {
     ) -> Results {
         self.region = Some(Region { manual: outer.manual | own.manual, ..own });
         let results = self.region_with(body, operands)?;
+        results.iter().for_each(|it| self.store(it));
         let mut left = Vec::with_capacity(results.len());
         for it in results {
             left.push(match it {

@@ -64,6 +64,20 @@ pub(crate) fn combines(name: &str) -> bool {
     )
 }
 
+/// Returns whether an operation takes tensors that are not stored yet, in pieces: it passes them on, or replaces or reads some of them.
+pub(super) fn keeps_pieces(name: &str) -> bool {
+    matches!(
+        name,
+        "stablehlo.dynamic_update_slice"
+            | "stablehlo.dynamic_slice"
+            | "stablehlo.slice"
+            | "stablehlo.while"
+            | "stablehlo.optimization_barrier"
+            | "call"
+            | "func.call"
+    )
+}
+
 operators! {
     "stablehlo.constant": "a scalar operand, or `full`; other values than one: `TensorConstruct`, of more than 64 elements: `Constant`" => constant;
     "stablehlo.iota": "`iota`, with `broadcast` and `expand`" => iota;

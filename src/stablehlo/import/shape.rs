@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::{
     attr,
     dtype::DType,
-    ir::{ExprId, Mesh, Operand, TensorId},
+    ir::{ExprId, Mesh, TensorId},
     ops::Op,
 };
 use hir_ir::build::{Dim, apply};
@@ -194,6 +194,10 @@ impl<'m, 's> Importer<'m, 's> {
             Value::Splat(it) => Value::Splat(Splat { shape, ..it }),
             Value::Tensor(it) if it.shape == shape => Value::Tensor(it),
             Value::Tensor(it) => {
+                if let Some(found) = self.range_of_pieces(&it, ranges) {
+                    return found;
+                }
+                self.store_pieces(&it);
                 let ranges: Vec<[ExprId; 3]> =
                     ranges.iter().map(|it| it.map(|it| self.out.int(it))).collect();
                 Value::Tensor(self.slice_of(it, &ranges, 0, &shape))
@@ -248,13 +252,8 @@ impl<'m, 's> Importer<'m, 's> {
         let mut shape = parts.first().map(|it| it.shape().to_vec()).unwrap_or_default();
         let dtype = parts.first().map_or(DType::Float, Value::dtype);
         shape[dim] = parts.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim]));
-        let mut operands: Vec<Operand> = Vec::with_capacity(parts.len() + 1);
-        for it in parts {
-            let it = self.materialized(it);
-            operands.push(self.on_axes(it, axes).id.into());
-        }
-        operands.push(self.dim_of(axes, dim).into());
-        Value::Tensor(self.emit(axes, &shape, dtype, apply(Op::Cat, operands)))
+        let stmt = self.cat(parts, dim, axes);
+        Value::Tensor(self.emit(axes, &shape, dtype, stmt))
     }
 }
 

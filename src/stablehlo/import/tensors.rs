@@ -157,7 +157,10 @@ impl<'s> Importer<'_, 's> {
     /// Returns a value as a tensor.
     pub(super) fn materialized(&mut self, value: Value) -> Tensor {
         match value {
-            Value::Tensor(it) => it,
+            Value::Tensor(it) => {
+                self.store_pieces(&it);
+                it
+            }
             Value::Splat(Splat { scalar, shape, dtype }) => {
                 let axes = scalar.axes();
                 // Numbers of Host IR become the largest element of this type, and scalars of the host are integers.
