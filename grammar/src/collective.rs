@@ -1,7 +1,7 @@
 //! The kinds of collectives: a table with a row of facts for each `type=` of a `Communication`.
 //!
 //! Everything else that hir knows of a kind follows from its row: what members contribute and receive
-//! (`plan::collective_semantics`), what moves over links, names in plans and reports, and what may be in place.
+//! (`plan::collective_semantics`, `certify::unroll`), what moves over links, names in plans and reports, and what may be in place.
 
 use CommunicationType::*;
 use Contribution::*;
@@ -85,6 +85,20 @@ impl CommunicationType {
     /// Returns whether the communication has a root.
     pub fn is_rooted(self) -> bool {
         self.facts().from == Root || self.facts().to == Root
+    }
+
+    /// Returns whether the input of a member is read.
+    pub fn reads_input(self, root: Option<usize>, member: usize) -> bool {
+        self.facts().from == All || root == Some(member)
+    }
+
+    /// Returns whether a member of a team of `n` gets a result.
+    pub fn has_result(self, root: Option<usize>, member: usize, n: usize) -> bool {
+        match self.facts().to {
+            All => true,
+            Root => root == Some(member),
+            Other => n == 1 || root.is_some_and(|root| member == usize::from(root == 0)),
+        }
     }
 
     /// Returns whether the communication reduces the inputs of the ranks.

@@ -244,6 +244,16 @@ words! {
     }
 }
 
+impl P2pProtocol {
+    /// Returns the side that copies.
+    pub fn copier(self) -> P2pType {
+        match self {
+            Self::Get => P2pType::Recv,
+            Self::Put => P2pType::Send,
+        }
+    }
+}
+
 impl P2pType {
     /// Returns the type of the other side of the message.
     pub fn opposite(self) -> Self {

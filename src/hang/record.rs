@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use grammar::words::CommunicationType;
 use rustc_hash::FxHashMap;
 
 /// A rank of the world.
@@ -120,12 +121,24 @@ impl Kind {
         }
     }
 
+    /// Returns the collective of the language, whose facts say which member needs which others.
+    pub fn collective(self) -> Option<CommunicationType> {
+        Some(match self {
+            Self::AllReduce => CommunicationType::Allreduce,
+            Self::Broadcast => CommunicationType::Broadcast,
+            Self::Reduce => CommunicationType::Reduce,
+            Self::AllGather => CommunicationType::Allgather,
+            Self::ReduceScatter => CommunicationType::ReduceScatter,
+            Self::AllToAll => CommunicationType::AllToAll,
+            Self::Gather => CommunicationType::Gather,
+            Self::Scatter => CommunicationType::Scatter,
+            Self::Barrier | Self::Send | Self::Recv | Self::Coalesced | Self::Other => return None,
+        })
+    }
+
     /// Whether no member completes it without all others.
     pub fn needs_all(self) -> bool {
-        matches!(
-            self,
-            Self::AllReduce | Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Barrier
-        )
+        self == Self::Barrier || self.collective().is_some_and(|it| !it.is_rooted())
     }
 
     /// Returns what a record of this kind does not hold, and ranks must agree in.

@@ -46,16 +46,11 @@ pub struct OutputPiece {
 impl CollectiveKind {
     /// Returns whether the collective reads the input of a member.
     pub fn reads_input(self, member: usize) -> bool {
-        self.of.facts().from == Members::All || self.root == Some(member)
+        self.of.reads_input(self.root, member)
     }
 
-    /// Returns whether a member of a team of `n` gets a result.
     fn has_result(self, member: usize, n: usize) -> bool {
-        match self.of.facts().to {
-            Members::All => true,
-            Members::Root => self.root == Some(member),
-            Members::Other => n == 1 || self.root.is_some_and(|root| member == usize::from(root == 0)),
-        }
+        self.of.has_result(self.root, member, n)
     }
 
     /// Returns whether a member of a team of `n` needs no output: it gets no result, or it has given the input and keeps it.

@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     loop_carried::{MentionCounts, loop_carried_dep},
-    memory_effects::{MemoryEffects, ReadWriteSet},
+    memory_effects::{MemoryEffects, ReadWriteSet, StmtEffects},
 };
 use limits::BlockScan;
 use pending::PendingWork;
@@ -199,13 +199,14 @@ impl WaitOrder {
         *segment = Some(StreamSegment { block, range: from..to, own });
     }
 
-    /// Returns whether accesses on the stream of a segment may conflict with those of another stream or of the caller.
+    /// Returns whether a statement on the stream of a segment may conflict with another stream or the caller.
     pub fn conflicts_with_other_streams(
         &self,
         segment: Option<&StreamSegment>,
-        accesses: &ReadWriteSet,
+        storage: &MemoryEffects,
+        effects: &StmtEffects,
     ) -> bool {
-        segment.is_some_and(|it| self.all.conflict_outside(&it.own, accesses))
+        segment.is_some_and(|it| self.all.conflict_outside(&it.own, &with_bound(storage, effects)))
     }
 
     /// Returns whether a stream other than that of a segment may wait for a communication.
@@ -223,7 +224,7 @@ impl AccessCounts {
             return;
         }
         self.posts.extend(posted_work(program, stmt));
-        let accesses = storage.effects(program, stmt).accesses;
+        let accesses = with_bound(storage, &storage.effects(program, stmt));
         accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
         accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
     }
@@ -236,6 +237,14 @@ impl AccessCounts {
         accesses.reads.iter().any(is_written)
             || accesses.writes.iter().any(|it| is_read(it) || is_written(it))
     }
+}
+
+/// Returns the accesses of a statement. The storage of a tensor is bound to the stream of its ALLOCATE, which reuses it after the
+/// Deallocate, so both write it.
+fn with_bound(storage: &MemoryEffects, effects: &StmtEffects) -> ReadWriteSet {
+    let mut accesses = effects.accesses.clone();
+    accesses.writes.extend(effects.binds.iter().map(|it| storage.alias_class(*it)));
+    accesses
 }
 
 /// Collects the blocks that contain a Wait, directly or in a nested block. Returns whether `block` is one of them.

@@ -124,7 +124,7 @@ impl<'p> Unroller<'p, '_> {
             // The CUDA backend copies on the stream of the post, and a Wait is one for peers. The side that the protocol names copies, or the
             // root; else each member may copy.
             let copies = match (stmt.op, kind) {
-                (Op::P2PCommunication, _) => Some((me == 1) == (protocol == P2pProtocol::Get)),
+                (Op::P2PCommunication, _) => Some(stmt.get(attr::P2P_TYPE) == Some(protocol.copier())),
                 (Op::CollectivePermute, _) | (_, Type::Gather) => None,
                 _ => kind.is_rooted().then_some(me == root),
             };
@@ -151,13 +151,9 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns the step of this rank in a communication.
     fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Computed<Step<'p>> {
-        let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
-        let sends = me == root || !is_of_root;
-        let receives = match kind {
-            Type::SendRecv => n == 1 || me == usize::from(root == 0),
-            _ => me == root || kind.writes_on_every_rank(),
-        };
-        let members: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
+        let (facts, sends, receives) =
+            (kind.facts(), kind.reads_input(Some(root), me), kind.has_result(Some(root), me, n));
+        let members: Vec<usize> = (0..n).filter(|it| kind.reads_input(Some(root), *it)).collect();
         // With the CUDA backend, the side that copies waits until the other one is ready, which waits for the copy.
         let is_late = matches!(channel, Channel::Copy(..));
         let sources = if is_late { vec![0, 1] } else { members.clone() };
@@ -173,8 +169,7 @@ impl<'p> Unroller<'p, '_> {
         let writes = Vec::from_iter(output.map(bound).transpose()?);
         let reads = Vec::from_iter(input.map(|it| self.view(it)).transpose()?);
         // The input may have a part for each member. Parts that are not combined follow each other.
-        let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
-        let sent = if is_split { n } else { 1 };
+        let sent = if facts.is_split { n } else { 1 };
         let received = if combine.is_some() { 1 } else { members.len() };
         let sizes = [(&reads, sent), (&writes, received)];
         let mut sizes = sizes.iter().flat_map(|(it, n)| it.iter().map(move |it| (it.places.len(), *n)));
@@ -184,7 +179,7 @@ impl<'p> Unroller<'p, '_> {
         let how =
             (stmt.op, stmt.get(attr::ALGO).unwrap_or(Algorithm::Nccl), stmt.get(attr::MULTICAST_PROTOCOL));
         let step = self.meet(channel, me, n, Some((how, kind, root, combine, len, of)));
-        let own = if is_split { me * len } else { 0 };
+        let own = if facts.is_split { me * len } else { 0 };
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let rows = members.iter().map(|it| all[*it].first()?.get(own..own + len));
             let rows = rows.collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;

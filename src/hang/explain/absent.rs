@@ -1,6 +1,6 @@
 //! Explains calls that some rank has not reached, and what the records cannot show.
 
-use grammar::{codes::Code, count_text};
+use grammar::{codes::Code, collective::Members, count_text, words::CommunicationType};
 
 use super::{
     Finding, Label, callers_note, empty, group_of, label, located, waiters_text, waiting::unmatched_text,
@@ -229,12 +229,11 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     // Those that completed it wait for the others in a later call.
     let is_partly = !stall.behind.is_empty()
         && !completed.is_empty()
-        && match kind {
-            Kind::Broadcast | Kind::Scatter => completed.len() > 1,
-            Kind::Reduce | Kind::Gather => waiting.len() > 1,
-            Kind::AllToAll => true,
-            _ => false,
-        };
+        && kind.collective().map(CommunicationType::facts).is_some_and(|it| match (it.from, it.to) {
+            (Members::Root, _) => completed.len() > 1,
+            (_, Members::Root) => waiting.len() > 1,
+            _ => kind == Kind::AllToAll,
+        });
     let unstarted = unstarted(job, stall);
     let unfinished = unfinished(job, stall);
     let is_timed_out = stall.is_given_up(job);

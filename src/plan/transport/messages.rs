@@ -38,7 +38,7 @@ impl Message<'_> {
         };
         let set = |kind| InstKind::Signal { signal: SignalId { from: rank, to: peer, kind, index } };
         let wait = |kind| InstKind::WaitSignal { signal: SignalId { from: peer, to: rank, kind, index } };
-        if copies(self.protocol, self.direction) {
+        if self.direction == self.protocol.copier() {
             let copy = self.theirs.and_then(|theirs| self.copy(theirs));
             let posted = [Some(wait(ready)), copy, Some(set(done))].into_iter().flatten().collect();
             return Steps::Separate { at_post: posted, at_wait: Vec::new() };
@@ -54,13 +54,5 @@ impl Message<'_> {
             Direction::Recv => InstKind::Copy { from: there, to: here },
             Direction::Send => InstKind::Copy { from: here, to: there },
         })
-    }
-}
-
-/// Returns whether a side copies.
-fn copies(protocol: P2pProtocol, direction: Direction) -> bool {
-    match protocol {
-        P2pProtocol::Get => direction == Direction::Recv,
-        P2pProtocol::Put => direction == Direction::Send,
     }
 }

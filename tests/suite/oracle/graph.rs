@@ -245,7 +245,7 @@ impl Graph {
                     state.pending.insert(*number, (None, None));
                     return;
                 };
-                if !state.bound.contains_key(output) {
+                if kind.receives(own == *root) && !state.bound.contains_key(output) {
                     self.allocate(program, (rank, stream, *output), state);
                 }
                 let (input, output) = (bound(state, input), bound(state, output));

@@ -285,4 +285,13 @@ impl Kind {
     pub fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter | Self::SendRecv)
     }
+
+    /// Returns whether a member receives data. Only then it needs an output.
+    pub fn receives(self, is_root: bool) -> bool {
+        match self {
+            Self::Reduce | Self::Gather => is_root,
+            Self::SendRecv => !is_root,
+            _ => true,
+        }
+    }
 }

@@ -172,7 +172,7 @@ pub fn accesses(op: &Op, rank: usize, comm: &Comm) -> (Vec<Cell>, Vec<Cell>) {
         Op::Collective { kind, root, input, output } => {
             let is_root = comm.members().get(*root) == Some(&rank);
             let reads = is_root || !matches!(kind, Kind::Broadcast | Kind::Scatter);
-            let writes = is_root || !matches!(kind, Kind::Reduce | Kind::Gather);
+            let writes = kind.receives(is_root);
             let of = |has: bool, it: &Vec<Cell>| if has { it.clone() } else { Vec::new() };
             (of(reads, input), of(writes, output))
         }

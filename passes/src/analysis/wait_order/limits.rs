@@ -148,7 +148,8 @@ impl<'s> BlockScan<'s> {
                     awaited_work(program, stmts[*it]).is_none()
                         && order.conflicts_with_other_streams(
                             segment,
-                            &self.storage.effects(program, stmts[*it]).accesses,
+                            self.storage,
+                            &self.storage.effects(program, stmts[*it]),
                         )
                 };
                 self.concurrent_stop = (at + 1..end).find(stops).unwrap_or(end);

@@ -30,7 +30,7 @@ pub(super) fn hoist_in_block(program: &Program, analyses: &Analyses, block: Bloc
         }
         let effects = storage.effects(program, stmts[next]);
         let stays = order.others_wait(segment.as_ref())
-            && order.conflicts_with_other_streams(segment.as_ref(), &effects.accesses);
+            && order.conflicts_with_other_streams(segment.as_ref(), storage, &effects);
         above.push(analyses, stmts[next], &effects, stays, takes_stream_time(program, stmts[next]));
         next += 1;
     }
