@@ -134,7 +134,7 @@ fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
 fn an_early_signal_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let mut tool = Tool::start(env!("CARGO_BIN_EXE_hir"), &["certify", "/dev/stdin"])?;
     let input = tool.0.stdin.take();
-    wait_for_handler(&tool, 15)?;
+    wait_for_handler(&tool, (code - 128) as u32)?;
     tool.send(signal)?;
     let end = tool.end()?;
     drop(input);
