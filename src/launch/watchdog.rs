@@ -187,7 +187,10 @@ fn watch(
     let (exit, report) = if channel.rank == 0 {
         // Open MPI 5 kills its processes a quarter of a second after the signal, which may follow the fault.
         let is_ending = || Exit::from(fault.exit()).is_signal() || signals.stop.cause().is_some();
-        wait_for_fresh_records(channel, || if is_ending() { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT });
+        wait_for_fresh_records(
+            channel,
+            || if is_ending() { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT },
+        );
         let (exit, report) = with_report(fault.exit());
         channel.broadcast_exit_code(exit);
         (exit, report)

@@ -180,8 +180,7 @@ fn plan_each(
             let needed = (instructions / (rank + 1)).saturating_mul(world);
             let needed = needed.min(MAX_WORLD_INSTRUCTIONS).max(instructions);
             let text = (message, "this program");
-            let fault =
-                Limits::too_many_instructions(needed, program.spans.header, text, FEWER_INSTRUCTIONS);
+            let fault = Limits::too_many_instructions(needed, program.spans.header, text, FEWER_INSTRUCTIONS);
             faults.push((rank, fault));
             break;
         }

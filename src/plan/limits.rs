@@ -58,7 +58,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ranks: DEFAULT_MAX_RANKS, memory: DEFAULT_MEMORY_LIMIT, instructions: DEFAULT_WORLD_INSTRUCTIONS }
+        Self {
+            ranks: DEFAULT_MAX_RANKS,
+            memory: DEFAULT_MEMORY_LIMIT,
+            instructions: DEFAULT_WORLD_INSTRUCTIONS,
+        }
     }
 }
 
