@@ -31,28 +31,27 @@ const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// The stopping signal that came before `watch` and `store_first_signal`, or 0.
 static EARLY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+/// Interval between two looks at it.
+const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 /// Whether one of them handles signals.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Calls `tell` at the first stopping signal and ends the process, until `watch` or `store_first_signal` handle signals.
 pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
-    let wait = || -> io::Result<Signals> {
-        let signals: Vec<i32> = not_ignored().collect();
-        let wait = Signals::new(&signals)?;
-        for it in signals {
-            flag::register_usize(it, Arc::clone(&EARLY), it as usize)?;
-        }
-        Ok(wait)
-    };
-    // If the handlers or the thread cannot be set up, a signal ends the process without a line, or the tool starts no thread either.
-    let Ok(mut signals) = wait() else { return };
+    for signal in not_ignored() {
+        // If a handler cannot be set up, the signal ends the process without a line.
+        let _ = flag::register_usize(signal, Arc::clone(&EARLY), signal as usize);
+    }
+    // A tool whose process may start no thread does not start. A pipe, as `Signals` has, would need files that it may not have.
     let _ = thread::Builder::new().name("hir-start".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            if !IS_WATCHED.load(Relaxed) {
+        while !IS_WATCHED.load(Relaxed) {
+            let signal = EARLY.load(Relaxed) as i32;
+            if signal != 0 {
                 tell(signal);
                 let _writers = atomic_file::block_writers();
                 Exit::from_signal(signal).exit_process()
             }
+            thread::sleep(EARLY_INTERVAL);
         }
     });
 }
