@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Maximum number of errors that are reported one by one.
-const MAX_ERRORS: usize = 5;
+const MAX_ERRORS: usize = 3;
 
 /// Maximum number of lines that a note names.
 const MAX_LINES: usize = 8;

@@ -198,12 +198,12 @@ codes! {
     /// The operands of a statement have views of different shapes on this rank.
     RuntimeShape = "E0408", Error;
     /// A tensor, the number of ranks, or the unrolled program exceeds a limit: 2^40 elements per tensor,
-    /// 65536 ranks (`--max-ranks=N` raises it), 16 million instructions on all ranks. The usual cause is a
+    /// 65536 ranks (`--max-ranks=N` raises it), a million instructions on a rank, 16 million on all ranks. The usual cause is a
     /// mistyped number, or a `--set` that defines the wrong symbol.
     TooLarge = "E0409", Error;
     /// The plans or the simulated ranks need more memory than `--memory-limit` allows, 16 GiB by default, or the
     /// simulated runs compute or communicate more elements than `--max-work` allows: 4 billion by default in
-    /// hir-run, 1 billion in other tools. Nothing is wrong with the program: bind smaller extents, or raise the
+    /// hir-run, 1 billion in other tools. Or the plans of all ranks have more million instructions than `--max-work`, 4 by default. Nothing is wrong with the program: bind smaller extents, or raise the
     /// limit. The exit code is 6.
     OverBudget = "E0410", Error;
     /// A rank waits for a communication that it has not posted, or not again since its last Wait for it. nvFuser's

@@ -185,9 +185,12 @@ fn watch(
         (exit, Some(build(&fault, &ranks)))
     };
     let (exit, report) = if channel.rank == 0 {
-        // Open MPI 5 kills its processes a quarter of a second after the signal.
-        let is_signal = Exit::from(fault.exit()).is_signal();
-        wait_for_fresh_records(channel, if is_signal { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT });
+        // Open MPI 5 kills its processes a quarter of a second after the signal, which may follow the fault.
+        let is_ending = || Exit::from(fault.exit()).is_signal() || signals.stop.cause().is_some();
+        wait_for_fresh_records(
+            channel,
+            || if is_ending() { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT },
+        );
         let (exit, report) = with_report(fault.exit());
         channel.broadcast_exit_code(exit);
         (exit, report)
@@ -203,10 +206,10 @@ fn watch(
 }
 
 /// Waits for progress records that are younger than the fault, from the ranks that still send heartbeats.
-fn wait_for_fresh_records(channel: &Channel, patience: Duration) {
+fn wait_for_fresh_records(channel: &Channel, patience: impl Fn() -> Duration) {
     let start = Instant::now();
     let fresh = |it: &Option<(Duration, Vec<u8>)>| it.as_ref().is_none_or(|(age, _)| *age < start.elapsed());
-    while start.elapsed() < patience
+    while start.elapsed() < patience()
         && !channel.progress_records().iter().enumerate().all(|(at, it)| at == channel.rank || fresh(it))
     {
         thread::sleep(POLL_INTERVAL);

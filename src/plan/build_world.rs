@@ -20,7 +20,7 @@ use super::{
     CallerUses, CommNames, Plan,
     build_rank::build_rank,
     io,
-    limits::Limits,
+    limits::{Limits, MAX_WORLD_INSTRUCTIONS},
     posted::{PostedPlan, PostedWorld},
     sync::{self, CommMatching, World},
     teams::Teams,
@@ -176,8 +176,12 @@ fn plan_each(
         if instructions > limits.instructions {
             let message =
                 format!("{rank} of {world} ranks unroll to more than {} instructions", limits.instructions);
-            let fault = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
-            faults.push((rank, fault.help(FEWER_INSTRUCTIONS)));
+            // As many as if the others had as many each, and no more than can be allowed: they may have fewer.
+            let needed = (instructions / (rank + 1)).saturating_mul(world);
+            let needed = needed.min(MAX_WORLD_INSTRUCTIONS).max(instructions);
+            let text = (message, "this program");
+            let fault = Limits::too_many_instructions(needed, program.spans.header, text, FEWER_INSTRUCTIONS);
+            faults.push((rank, fault));
             break;
         }
         if let Err(fault) = limits.check_memory(program, rank + 1, bytes) {
@@ -244,8 +248,8 @@ fn projected_fault(
         limits.instructions
     );
     let label = format!("this makes {times} instructions of each rank");
-    let fault = Diagnostic::new(Code::TooLarge, program.stmt_span(stmt), message, label);
-    Some(fault.help(FEWER_INSTRUCTIONS))
+    let (needed, span) = (common.saturating_mul(world), program.stmt_span(stmt));
+    Some(Limits::too_many_instructions(needed, span, (message, label), FEWER_INSTRUCTIONS))
 }
 
 /// Returns whether no mesh and no team of a statement leaves out a rank.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: in a plan within these limits, products of extents, offsets and strides fit in 64 bits.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, largest_rank};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, largest_rank, span::Span};
 
 use super::Plan;
 
@@ -10,8 +10,14 @@ use super::Plan;
 /// this limit.
 pub const MAX_RANK_INSTRUCTIONS: usize = 1_000_000;
 
-/// The maximum number of instructions of all ranks together.
-pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MAX_RANK_INSTRUCTIONS;
+/// The maximum number of instructions of all ranks together, whatever is allowed.
+pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MILLION;
+
+/// The default limit on them. Planning, checking and running a million takes up to `SECONDS` of one core.
+pub const DEFAULT_WORLD_INSTRUCTIONS: usize = DEFAULT_MAX_WORK as usize * MILLION;
+
+const MILLION: usize = 1_000_000;
+const SECONDS: usize = 3;
 
 /// The maximum number of elements of a tensor, all shards together. A machine of 32 bits, such as WebAssembly, cannot address
 /// more than the smaller number.
@@ -33,7 +39,7 @@ pub const DEFAULT_MEMORY_LIMIT: usize = {
 };
 
 /// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or
-/// communicated.
+/// communicated, and in millions of instructions of all ranks.
 pub const DEFAULT_MAX_WORK: u32 = 4;
 
 /// The same for tools that decide themselves how many programs they run, and under how many schedules.
@@ -52,11 +58,39 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ranks: DEFAULT_MAX_RANKS, memory: DEFAULT_MEMORY_LIMIT, instructions: MAX_WORLD_INSTRUCTIONS }
+        Self {
+            ranks: DEFAULT_MAX_RANKS,
+            memory: DEFAULT_MEMORY_LIMIT,
+            instructions: DEFAULT_WORLD_INSTRUCTIONS,
+        }
     }
 }
 
 impl Limits {
+    /// Returns how many instructions of all ranks `--max-work=work` allows: a million for each billion elements, at least the
+    /// default.
+    pub fn instructions(work: u32) -> usize {
+        (work as usize).saturating_mul(MILLION).clamp(DEFAULT_WORLD_INSTRUCTIONS, MAX_WORLD_INSTRUCTIONS)
+    }
+
+    /// Returns the error of a world that has `needed` instructions, as far as that is known, which are more than the limit. What `--max-work` can
+    /// allow is over a budget, and anything else too large.
+    pub(super) fn too_many_instructions(
+        needed: usize,
+        span: Span,
+        (message, label): (String, impl Into<String>),
+        fewer: &str,
+    ) -> Diagnostic {
+        let work = needed.div_ceil(MILLION);
+        if needed > MAX_WORLD_INSTRUCTIONS {
+            return Diagnostic::new(Code::TooLarge, span, message, label).help(fewer);
+        }
+        Diagnostic::new(Code::OverBudget, span, message, label).help(format!(
+            "{fewer}; or allow up to {} seconds of one core with `--max-work={work}`",
+            work * SECONDS
+        ))
+    }
+
     /// Checks that a world of `ranks` ranks is within the limits. Nothing is allocated for a world before
     /// this check.
     ///

@@ -7,7 +7,7 @@
 use std::{
     fs, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -29,6 +29,33 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
+/// The stopping signal that came before `watch` and `store_first_signal`, or 0.
+static EARLY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+/// Interval between two looks at it.
+const EARLY_INTERVAL: Duration = Duration::from_millis(10);
+/// Whether one of them handles signals.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Calls `tell` at the first stopping signal and ends the process, until `watch` or `store_first_signal` handle signals.
+pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
+    for signal in not_ignored() {
+        // If a handler cannot be set up, the signal ends the process without a line.
+        let _ = flag::register_usize(signal, Arc::clone(&EARLY), signal as usize);
+    }
+    // A tool whose process may start no thread does not start. A pipe, as `Signals` has, would need files that it may not have.
+    let _ = thread::Builder::new().name("hir-start".to_owned()).spawn(move || {
+        while !IS_WATCHED.load(Relaxed) {
+            let signal = EARLY.load(Relaxed) as i32;
+            if signal != 0 {
+                tell(signal);
+                let _writers = atomic_file::block_writers();
+                Exit::from_signal(signal).exit_process()
+            }
+            thread::sleep(EARLY_INTERVAL);
+        }
+    });
+}
+
 /// Returns the name of a signal, such as `SIGINT`.
 pub fn signal_name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
@@ -42,6 +69,7 @@ pub fn store_first_signal(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
     for signal in register_stopping_signals()? {
         flag::register_usize(signal, Arc::clone(stopped), signal as usize)?;
     }
+    take_over();
     Ok(())
 }
 
@@ -62,6 +90,7 @@ pub fn watch(
     mut end: impl FnMut(i32) -> bool + Send + 'static,
 ) -> io::Result<()> {
     let mut signals = Signals::new(register_stopping_signals()?.into_iter().chain([SIGUSR1]))?;
+    take_over();
     thread::Builder::new().name("hir-signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             if signal == SIGUSR1 {
@@ -93,10 +122,8 @@ pub fn watch(
 /// Returns the signals that stop this process, and registers a handler that ends the process at the second of
 /// them.
 fn register_stopping_signals() -> io::Result<Vec<i32>> {
-    let ignored = ignored_signals();
-    let signals = STOPPING.into_iter().filter(|it| ignored >> (it - 1) & 1 == 0);
     let again = Arc::new(AtomicBool::new(false));
-    let signals: Vec<i32> = signals.collect();
+    let signals: Vec<i32> = not_ignored().collect();
     for signal in &signals {
         // The order matters: the first signal must set the flag only after the conditional shutdown has
         // checked it.
@@ -106,6 +133,19 @@ fn register_stopping_signals() -> io::Result<Vec<i32>> {
         flag::register(*signal, Arc::clone(&again))?;
     }
     Ok(signals)
+}
+
+/// Ends what `end_until_watched` does, unless a signal came before: then it ends the process.
+fn take_over() {
+    if EARLY.load(Relaxed) == 0 {
+        IS_WATCHED.store(true, Relaxed);
+    }
+}
+
+/// Returns the stopping signals that this process does not ignore.
+fn not_ignored() -> impl Iterator<Item = i32> {
+    let ignored = ignored_signals();
+    STOPPING.into_iter().filter(move |it| ignored >> (it - 1) & 1 == 0)
 }
 
 /// Returns the signals that this process ignores, one bit each, or 0 if the system does not report them.

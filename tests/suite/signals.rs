@@ -29,6 +29,9 @@ pub fn trials() -> Vec<Trial> {
                 a_simulation_stops(signal, code)
             }),
             Trial::test(format!("signals::reading_stops_{signal}"), move || reading_stops(signal, code)),
+            Trial::test(format!("signals::an_early_signal_stops_{signal}"), move || {
+                an_early_signal_stops(signal, code)
+            }),
             Trial::test(format!("signals::a_reduction_keeps_the_smallest_program_{signal}"), move || {
                 a_reduction_stops(signal, code)
             }),
@@ -116,7 +119,8 @@ fn a_simulation_stops(signal: &str, code: i32) -> Result<(), Failed> {
 
 fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let tool = Tool::start(env!("CARGO_BIN_EXE_hir-opt"), &["-"])?;
-    wait_for_handlers(&tool)?;
+    // SIGUSR1 is the last signal that a tool registers.
+    wait_for_handler(&tool, 10)?;
     tool.send(signal)?;
     let mut tool = tool;
     let input = tool.0.stdin.take();
@@ -126,14 +130,25 @@ fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
     check(end.0 == Some(code) && end.1.is_empty() && end.2 == wanted, &end)
 }
 
-/// Waits until a process has installed its signal handlers.
-fn wait_for_handlers(tool: &Tool) -> Result<(), Failed> {
+/// Signals before the work of a tool begins, and those of a tool that does not watch them: this one reads its first file.
+fn an_early_signal_stops(signal: &str, code: i32) -> Result<(), Failed> {
+    let mut tool = Tool::start(env!("CARGO_BIN_EXE_hir"), &["certify", "/dev/stdin"])?;
+    let input = tool.0.stdin.take();
+    wait_for_handler(&tool, (code - 128) as u32)?;
+    tool.send(signal)?;
+    let end = tool.end()?;
+    drop(input);
+    let wanted = format!("hir certify: [STOPPED] received SIG{signal}\n");
+    check(end.0 == Some(code) && end.1.is_empty() && end.2 == wanted, &end)
+}
+
+/// Waits until a process has a handler for the signal with a number.
+fn wait_for_handler(tool: &Tool, number: u32) -> Result<(), Failed> {
     let since = Instant::now();
     while since.elapsed() < SOON {
         let status = fs::read_to_string(format!("/proc/{}/status", tool.0.id()))?;
         let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:")).unwrap_or_default();
-        // SIGUSR1 has the number 10 and is the last signal that a tool registers.
-        if u64::from_str_radix(caught.trim(), 16).is_ok_and(|it| it >> 9 & 1 == 1) {
+        if u64::from_str_radix(caught.trim(), 16).is_ok_and(|it| it >> (number - 1) & 1 == 1) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(5));
@@ -217,7 +232,7 @@ fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
 fn an_ignored_signal_stays_ignored() -> Result<(), Failed> {
     let script = format!("trap '' HUP; exec {} -", env!("CARGO_BIN_EXE_hir-opt"));
     let mut tool = Tool::start("sh", &["-c", &script])?;
-    wait_for_handlers(&tool)?;
+    wait_for_handler(&tool, 10)?;
     tool.send("HUP")?;
     thread::sleep(Duration::from_millis(300));
     if tool.0.try_wait()?.is_some() {

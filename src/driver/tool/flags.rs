@@ -68,7 +68,8 @@ pub struct WorldFlags {
     #[arg(long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
     /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
-    /// needs up to 30 seconds of one core for a billion. Default: 4 for hir-run, 1 for the trials of the other tools.
+    /// needs up to 30 seconds of one core for a billion. Default: 4 for hir-run, 1 for the trials of the other tools. N also allows N million
+    /// instructions of all ranks, and at least 4 million.
     #[arg(long, value_name = "N")]
     max_work: Option<u32>,
 }
@@ -93,7 +94,11 @@ impl WorldFlags {
 
     /// Returns the limits on the plans of all ranks.
     pub fn limits(&self) -> Limits {
-        Limits { ranks: self.max_ranks, memory: self.memory_bytes(), ..Limits::default() }
+        Limits {
+            ranks: self.max_ranks,
+            memory: self.memory_bytes(),
+            instructions: Limits::instructions(self.max_work.unwrap_or(0)),
+        }
     }
 }
 

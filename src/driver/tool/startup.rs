@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use crate::session::{CommandLine, Session};
+use crate::session::{CommandLine, Report, Session, Verdict};
 use hir_process::{exit::Exit, expected_panic, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
@@ -26,6 +26,14 @@ pub fn start_tool(
     let session = Session::of_process(tool, command_line);
     install_panic_hook(&session);
     interrupt::handle_sigxfsz();
+    let early = Arc::clone(&session);
+    interrupt::end_until_watched(move |signal| {
+        let text = format!("received {}", interrupt::signal_name(signal));
+        match tool {
+            "hir-run" => early.print(&Report::Verdict(Verdict::of(Exit::from_signal(signal), text))),
+            _ => drop(writeln!(io::stderr(), "{tool}: [STOPPED] {text}")),
+        }
+    });
     out_of_memory::end_aborts();
     with_large_stack(tool, || work(&session))
 }

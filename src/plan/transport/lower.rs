@@ -1,7 +1,6 @@
 //! Selects the communications that have a transport, and replaces them in the plans of all ranks.
 
 use grammar::{
-    codes::Code,
     collective::{Contribution, Members},
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
@@ -20,7 +19,7 @@ use super::{
 use crate::{
     Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, PeerPhases, Plan, SyncEffect,
     View, ViewKey,
-    limits::Limits,
+    limits::{Limits, MAX_WORLD_INSTRUCTIONS},
     posted::{PostedWorld, Request},
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, World},
 };
@@ -106,15 +105,12 @@ fn too_large(
     let limit = limits.instructions;
     let message =
         format!("the communications of {} ranks are lowered to more than {limit} instructions", plans.len());
-    let fault =
-        Diagnostic::new(Code::TooLarge, span, message, "each member touches the memory of all others");
-    (
-        at.rank,
-        fault.help(
-            "run it on fewer ranks, bind shorter loops with `--set`, or let NCCL move the data: \
-                            `backend=NCCL` and no `algo=`",
-        ),
-    )
+    let text = (message, "each member touches the memory of all others");
+    let fewer = "run it on fewer ranks, bind shorter loops with `--set`, or let NCCL move the data: \
+                 `backend=NCCL` and no `algo=`";
+    // How many there would be is not known.
+    let needed = limits.instructions.saturating_add(1).max(MAX_WORLD_INSTRUCTIONS);
+    (at.rank, Limits::too_many_instructions(needed, span, text, fewer))
 }
 
 /// The exchanges of memory handles before collectives of the CUDA backend. If the team is the whole world,
