@@ -187,7 +187,7 @@ impl<'a> Call<'a> {
                 require(fits, "its initial value is no element of its type")?;
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
                 all.extend(initial.map(|it| algebra.constant(it, self.to)));
-                Ok(algebra.combine(how, &all, self.to))
+                Ok(self.narrowed(algebra.combine(how, &all, self.to)))
             }
             _ => Err("hir-certify does not know what it computes".into()),
         }
@@ -237,10 +237,24 @@ impl<'a> Call<'a> {
         if self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where)).all(is_same) {
             return it;
         }
-        let is_double = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(DType::Double);
-        let it = self.algebra.in_range(self.algebra.converted(it, self.to), self.to);
-        let narrows = self.to.class() == Class::Float && self.of.args.iter().any(is_double);
-        if narrows { self.algebra.limited(it, "conversion from double") } else { it }
+        self.narrowed(self.algebra.converted(it, self.to))
+    }
+
+    /// Returns what an operator gives in the type of the result, which may have less numbers than those of the operands.
+    fn narrowed(&self, it: Element) -> Element {
+        let operands = || self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where));
+        let has = |dtype| operands().any(|arg| self.of.program.tensors[arg.0].dtype == Some(dtype));
+        match self.to {
+            DType::Half
+                if operands().any(|arg| self.of.program.tensors[arg.0].dtype != Some(DType::Half)) =>
+            {
+                self.algebra.narrowed(it, "conversion to half precision")
+            }
+            DType::Float | DType::BFloat if has(DType::Double) => {
+                self.algebra.narrowed(it, "conversion from double precision")
+            }
+            to => self.algebra.in_range(it, to),
+        }
     }
 
     /// An unknown function of elements, named by the operator and the types.
@@ -256,8 +270,7 @@ impl<'a> Call<'a> {
             _ => matches!(op.def().type_rule, Rule::SdpaBwd | Rule::Unchecked),
         };
         let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
-        let value = if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value };
-        self.algebra.in_range(value, self.to)
+        self.narrowed(if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value })
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -291,7 +304,7 @@ impl<'a> Call<'a> {
             (_, all) => self.apply(all),
         };
         let result = algebra.checked(result, &[&operands], (!is_finite && !is_truth).then_some(self.to));
-        Ok(if is_finite { self.converted(result) } else { algebra.in_range(result, self.to) })
+        Ok(if is_finite { self.converted(result) } else { self.narrowed(result) })
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the
@@ -324,7 +337,7 @@ impl<'a> Call<'a> {
         let product = self.algebra.dot(&a, &b);
         let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
         let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
-        Ok(self.algebra.in_range(result, self.to))
+        Ok(self.narrowed(result))
     }
 
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
