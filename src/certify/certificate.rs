@@ -67,7 +67,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
         let input = |(number, len)| {
             let element = |at: usize| {
-                let it = algebra.random(("input", number, at));
+                let it = Element { is_input: true, ..algebra.random(("input", number, at)) };
                 algebra.record(usize::MAX, it.value, || Made::Input(number));
                 it
             };

@@ -22,6 +22,8 @@ pub(crate) struct Element {
     pub(crate) size: u32,
     pub(crate) degree: u32,
     pub(crate) logarithm: f32,
+    /// Whether it is one of an input, which nothing has rounded.
+    pub(crate) is_input: bool,
     /// What it is where it is infinite or NaN.
     pub(crate) signature: Signature,
     /// What may make it infinite or NaN, in a run that records it.
@@ -33,7 +35,8 @@ impl Element {
 
     /// A number, an input or a value of an unknown function. A number has the degree 0.
     const fn number(value: u64, degree: u32) -> Self {
-        Self { value, size: 1, degree, logarithm: 0.0, signature: Signature::FINITE, faults: Faults::NONE }
+        let (signature, faults) = (Signature::FINITE, Faults::NONE);
+        Self { value, size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
@@ -196,7 +199,7 @@ impl Algebra {
         self.record(usize::MAX, value, || {
             Made::Products(a.iter().zip(b).map(|(a, b)| [a.value, b.value]).collect())
         });
-        let result = Element { value, size, degree, logarithm, signature, faults };
+        let result = Element { value, size, degree, logarithm, is_input: false, signature, faults };
         self.limit_magnitude(result, 127.0);
         // Sums of numbers are numbers if all of their parts are exact.
         let exact = |it| exact(it, DType::Float);
