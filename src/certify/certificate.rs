@@ -61,13 +61,13 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let mut claim = Claim { ranks, accesses, outputs: shapes.len() - inputs, ..Claim::default() };
     claim.magnitude = f64::INFINITY;
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
-    let mut differing = Differing::default();
-    let evaluate = |run: u32, records: bool, differing: &mut Differing| {
-        let algebra = Algebra::new(key.wrapping_add(run.into()), records);
+    // `finite` are the faults that a run which records them takes for finite.
+    let evaluate = |run: u32, finite: Option<&BTreeSet<u64>>| {
+        let algebra = Algebra::new(key.wrapping_add(run.into()), finite);
         // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
         let input = |(number, len)| {
             let element = |at: usize| {
-                let it = algebra.random(("input", number, at));
+                let it = Element { is_input: true, ..algebra.random(("input", number, at)) };
                 algebra.record(usize::MAX, it.value, || Made::Input(number));
                 it
             };
@@ -77,28 +77,44 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let values: Vec<Values> = sizes.enumerate().map(input).collect();
         let wanted = execute((original, true), &before, &algebra, &values).map_err(fault(true))?;
         let found = execute((lowered, false), &after, &algebra, &values).map_err(fault(false))?;
+        let mut differing = Differing::default();
         let tensors = port_tensors(original).zip(port_tensors(lowered)).enumerate();
         let counts =
-            tensors.map(|it| compare([original, lowered], [&wanted, &found], it, &algebra, differing));
+            tensors.map(|it| compare([original, lowered], [&wanted, &found], it, &algebra, &mut differing));
         let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
-        Ok((algebra, counts))
+        Ok((algebra, counts, differing))
     };
+    let (mut refusal, mut range) = (None, None);
     for run in 0..settings.runs {
-        let (algebra, counts) = evaluate(run, false, &mut differing)?;
+        let (mut records, mut finite) = (false, BTreeSet::new());
+        let (algebra, counts) = loop {
+            match evaluate(run, records.then_some(&finite)) {
+                Ok((algebra, counts, Differing { refusal: None, .. })) => break (algebra, counts),
+                // The same run again, which records why.
+                _ if !records => records = true,
+                Err(fault) => return Err(fault),
+                Ok((.., Differing { refusal: found, faults })) => {
+                    refusal = refusal.or(found);
+                    let count = finite.len();
+                    finite.extend(faults);
+                    if let Some(refusal) = refusal.take_if(|_| finite.len() == count) {
+                        return Err(fault(false)(refusal));
+                    }
+                }
+            }
+        };
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
         claim.magnitude = claim.magnitude.min(algebra.magnitude.get().into());
+        range = range.or(algebra.recorder.map(|it| (it, finite)));
     }
     let bound = claim.error_exponent;
     let why = format!("nothing is proved: the probability of an error is at most 2^{:.0}", bound.ceil());
     expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it")?;
-    let Some(refusal) = differing.refusal.take() else { return Ok(claim) };
-    let mut recorded = Differing::default();
-    let recorder = evaluate(0, true, &mut recorded)?.0.recorder;
+    let (Some(refusal), Some((recorder, finite))) = (refusal, range) else { return Ok(claim) };
     let names: Vec<String> =
         Program::tensors_of(&original.inputs).map(|it| original.tensor_name(it)).collect();
-    let conditions =
-        recorder.and_then(|it| it.borrow().conditions(&recorded.faults, &names, claim.magnitude.exp2()));
+    let conditions = recorder.into_inner().conditions(&finite, &names, claim.magnitude.exp2());
     let Some(conditions) = conditions else { return Err(fault(false)(refusal)) };
     if conditions.is_empty() {
         return Ok(claim);
@@ -166,8 +182,7 @@ fn compare(
             return Err(differs(DIFFERENT.0, message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.iter().zip(&own));
-        let is_same = |a: &Element, b: &Element| a.value == b.value && a.faults == b.faults;
-        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| !is_same(found, wanted)).collect();
+        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| !algebra.is_same(found, wanted)).collect();
         if let Some((index, _)) = faulty.first() {
             let is_unknown = |(found, wanted): &(&Element, &Element)| found.is_opaque() || wanted.is_opaque();
             // Elements with equal values differ in their faults.

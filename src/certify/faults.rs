@@ -1,12 +1,7 @@
 //! What may make an element infinite or NaN although all inputs are finite: values of partial operators, such as a logarithm.
 //!
-//! An equal value of the field says nothing about them: `x + 0 log(y)` is `x` in the field, and NaN for some `y`. So elements are the same if
-//! their values and their sets of faults are. A fault is a value of a partial operator, and a condition: the element depends on the fault where
-//! the condition, a product of truth values, is not 0. `where` gives each fault of a branch the condition of this branch, while a product with a
-//! truth value gives it none: the product of an infinity and 0 is NaN.
-//!
-//! Sums and products are no partial operators: a certificate holds as far as no finite ones overflow. Those of half-precision numbers, and
-//! conversions to them, are one fault, of their type: an element with it depends on numbers that are at most 65,504.
+//! `signature` compares what elements are there. This file has the faults of which `range` says for which inputs they are finite, in a run
+//! that records them.
 
 use super::*;
 
@@ -18,20 +13,13 @@ impl Faults {
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// A value of a partial operator, and the condition in the field.
-type Fault = (u64, u64);
-
-/// The condition that always holds.
-const ALWAYS: u64 = 1;
-
-/// The largest number of faults of an element that are told apart. Larger sets are known by their hash, so they are equal only if they were
-/// made of the same sets.
+/// The largest number of faults of an element that are told apart. A larger set is one fault, of which nothing is known.
 const MOST: usize = 1 << 14;
 
 /// All sets of one run.
 pub(crate) struct FaultSets {
-    sets: Vec<Rc<[Fault]>>,
-    numbers: FxHashMap<Rc<[Fault]>, Faults>,
+    sets: Vec<Rc<[u64]>>,
+    numbers: FxHashMap<Rc<[u64]>, Faults>,
     unions: FxHashMap<Vec<Faults>, Faults>,
     /// The operators whose values are faults.
     names: FxHashMap<u64, &'static str>,
@@ -39,17 +27,17 @@ pub(crate) struct FaultSets {
 
 impl Default for FaultSets {
     fn default() -> Self {
-        let none: Rc<[Fault]> = Rc::new([]);
+        let none: Rc<[u64]> = Rc::new([]);
         let numbers = FxHashMap::from_iter([(none.clone(), Faults(0))]);
         Self { sets: vec![none], numbers, unions: FxHashMap::default(), names: FxHashMap::default() }
     }
 }
 
 impl FaultSets {
-    /// Returns the set of one fault that always counts. `value` identifies it; `name` is the operator.
+    /// Returns the set of one fault. `value` identifies it; `name` is the operator.
     pub(crate) fn one(&mut self, value: u64, name: &'static str) -> Faults {
         self.names.entry(value).or_insert(name);
-        self.number(vec![(value, ALWAYS)])
+        self.number(vec![value])
     }
 
     /// Returns the union.
@@ -69,36 +57,11 @@ impl FaultSets {
         found
     }
 
-    /// Returns the faults of what a condition selects. `both` returns the condition that two others hold.
-    pub(crate) fn selected(
-        &mut self,
-        [first, second]: [(Faults, u64); 2],
-        both: impl Fn(u64, u64) -> u64,
-    ) -> Faults {
-        if first.0 == second.0 {
-            return first.0;
-        }
-        let [a, b] = [first.0, second.0].map(|it| Rc::clone(self.faults(it)));
-        let conditions = |all: &[Fault], value: u64| -> Vec<u64> {
-            all.iter().filter(|it| it.0 == value).map(|it| it.1).collect()
-        };
-        let mut found = Vec::new();
-        for (own, other, condition) in [(&a, &b, first.1), (&b, &a, second.1)] {
-            for (value, when) in own.iter() {
-                // What both branches depend on alike does not depend on the selection.
-                let is_alike = conditions(own, *value) == conditions(other, *value);
-                let when = if is_alike { *when } else { both(*when, condition) };
-                found.extend((when != 0).then_some((*value, when)));
-            }
-        }
-        self.number(found)
-    }
-
-    /// Returns the faults that only one of two sets has, or under another condition.
+    /// Returns the faults that only one of two sets has, or all if they are equal.
     pub(crate) fn difference(&self, a: Faults, b: Faults) -> BTreeSet<u64> {
-        let [a, b] = [a, b].map(|it| self.faults(it));
-        let differs = |it: &&Fault| !(a.contains(it) && b.contains(it));
-        a.iter().chain(b.iter()).filter(differs).map(|it| it.0).collect()
+        let [one, other] = [a, b].map(|it| self.faults(it));
+        let differs = |it: &&u64| a == b || !(one.contains(it) && other.contains(it));
+        one.iter().chain(other.iter()).filter(differs).copied().collect()
     }
 
     /// Returns the name of the operator of a fault; the hash of a large set has none.
@@ -108,23 +71,21 @@ impl FaultSets {
 
     /// Returns whether a set has a fault of this name.
     pub(crate) fn has(&self, it: Faults, name: &str) -> bool {
-        self.faults(it).iter().any(|it| self.names.get(&it.0).is_some_and(|own| *own == name))
+        self.faults(it).iter().any(|it| self.names.get(it).is_some_and(|own| *own == name))
     }
 
-    fn faults(&self, it: Faults) -> &Rc<[Fault]> {
+    fn faults(&self, it: Faults) -> &Rc<[u64]> {
         &self.sets[it.0 as usize]
     }
 
-    fn number(&mut self, mut faults: Vec<Fault>) -> Faults {
+    fn number(&mut self, mut faults: Vec<u64>) -> Faults {
         faults.sort_unstable();
         faults.dedup();
-        // What always counts also counts under a condition; `ALWAYS` is the least condition.
-        faults.dedup_by(|next, kept| next.0 == kept.0 && kept.1 == ALWAYS);
         if faults.len() > MOST {
             let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one(&faults);
-            faults = vec![(digest, ALWAYS)];
+            faults = vec![digest];
         }
-        let faults: Rc<[Fault]> = faults.into();
+        let faults: Rc<[u64]> = faults.into();
         let next = Faults(self.sets.len() as u32);
         let number = *self.numbers.entry(faults.clone()).or_insert(next);
         if number == next {

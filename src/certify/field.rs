@@ -19,10 +19,14 @@ const OPAQUE: u64 = 1 << 63;
 pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
     pub(crate) value: u64,
-    size: u32,
-    degree: u32,
-    logarithm: f32,
-    /// What may make it infinite or NaN.
+    pub(crate) size: u32,
+    pub(crate) degree: u32,
+    pub(crate) logarithm: f32,
+    /// Whether it is one of an input, which nothing has rounded.
+    pub(crate) is_input: bool,
+    /// What it is where it is infinite or NaN.
+    pub(crate) signature: Signature,
+    /// What may make it infinite or NaN, in a run that records it.
     pub(crate) faults: Faults,
 }
 
@@ -31,7 +35,8 @@ impl Element {
 
     /// A number, an input or a value of an unknown function. A number has the degree 0.
     const fn number(value: u64, degree: u32) -> Self {
-        Self { value, size: 1, degree, logarithm: 0.0, faults: Faults::NONE }
+        let (signature, faults) = (Signature::FINITE, Faults::NONE);
+        Self { value, size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
@@ -108,14 +113,14 @@ fn exact(number: f64, of: DType) -> f64 {
     if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && kept >> bits == 0 { number } else { f64::NAN }
 }
 
-/// The elements that a value of an idempotent function combines, by its name, its type and the value.
-type Parts = FxHashMap<(&'static str, DType, u64), Vec<Element>>;
+/// The elements that a value of an idempotent function combines, by its name, its type, the value and the signature.
+type Parts = FxHashMap<(&'static str, DType, u64, [u64; 2]), Vec<Element>>;
 
 /// The prime of one run, and its unknown functions.
 #[derive(Default)]
 pub(crate) struct Algebra {
-    prime: u64,
-    key: u64,
+    pub(crate) prime: u64,
+    pub(crate) key: u64,
     /// The largest size of elements.
     size: Cell<u32>,
     /// The least magnitude of inputs and values of functions, as the exponent of two, for which a sum or product may overflow.
@@ -125,27 +130,33 @@ pub(crate) struct Algebra {
     /// The constants by which something is divided.
     divisors: RefCell<FxHashSet<u64>>,
     /// The values of unknown functions, and what is compared with them.
-    values: RefCell<FxHashSet<u64>>,
+    pub(crate) values: RefCell<FxHashSet<u64>>,
     made_of: RefCell<Parts>,
     /// What depends on no input, by the element: the number, or NaN if it is not known.
     numbers: RefCell<FxHashMap<u64, f64>>,
+    /// The factors of signatures, by coefficient.
+    pub(crate) factors: RefCell<FxHashMap<u64, [u64; 2]>>,
     pub(crate) sets: RefCell<FaultSets>,
+    /// The faults that are finite.
+    pub(crate) finite: BTreeSet<u64>,
     /// How elements are computed, in a run that records it.
     pub(crate) recorder: Option<RefCell<Recorder>>,
 }
 
 impl Algebra {
-    pub(crate) fn new(key: u64, records: bool) -> Self {
+    /// Makes the field of a key. A run records how elements are computed if it knows which faults are finite.
+    pub(crate) fn new(key: u64, finite: Option<&BTreeSet<u64>>) -> Self {
         let candidate = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
         let prime = (0..).map(candidate).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
         let numbers = FxHashMap::from_iter([(0, 0.0), (1, 1.0), (prime - 1, -1.0)]);
-        let recorder = records.then(RefCell::default);
+        let recorder = finite.map(|_| RefCell::default());
         let it = Self {
             prime,
             key,
             numbers: numbers.into(),
             magnitude: 127.0.into(),
             recorder,
+            finite: finite.cloned().unwrap_or_default(),
             ..Self::default()
         };
         for (value, number) in [(0, 0.0), (1, 1.0), (prime - 1, -1.0)] {
@@ -161,48 +172,6 @@ impl Algebra {
         }
     }
 
-    // ---- faults
-
-    /// Returns an element that depends on the faults of others, too.
-    fn with_faults(&self, it: Element, others: &[Element]) -> Element {
-        if others.iter().all(|other| other.faults == it.faults) {
-            return it;
-        }
-        let all = others.iter().chain([&it]).map(|it| it.faults);
-        Element { faults: self.sets.borrow_mut().union(all), ..it }
-    }
-
-    /// Returns a value that a partial operator may make infinite or NaN.
-    pub(crate) fn partial(&self, it: Element, name: &'static str) -> Element {
-        let fault = self.sets.borrow_mut().one(it.value, name);
-        self.with_faults(it, &[Element { faults: fault, ..Element::default() }])
-    }
-
-    /// Returns an element of half-precision numbers, whose sums and products may be infinite, or another one.
-    pub(crate) fn in_range(&self, it: Element, of: DType) -> Element {
-        if of == DType::Half { self.limited(it, "half-precision number") } else { it }
-    }
-
-    /// Returns an element that depends on a limit of numbers, which is one fault.
-    pub(crate) fn limited(&self, it: Element, name: &'static str) -> Element {
-        let limit = Element { value: hash(self.key, name), ..Element::default() };
-        let most = largest(if name.starts_with("half") { DType::Half } else { DType::Float });
-        self.recorder.iter().for_each(|of| of.borrow_mut().limit(limit.value, it.value, most));
-        self.with_faults(it, &[self.partial(limit, name)])
-    }
-
-    /// Returns what a truth value selects.
-    pub(crate) fn selected(&self, condition: Element, a: Element, b: Element) -> Element {
-        let other = self.negated(condition);
-        let since = self.recorder.as_ref().map_or(0, |it| it.borrow().len());
-        let value = self.dot(&[condition, other], &[a, b]);
-        let both = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(self.prime)) as u64;
-        let faults =
-            self.sets.borrow_mut().selected([(a.faults, condition.value), (b.faults, other.value)], both);
-        self.record(since, value.value, || Made::Selected(vec![a.value, b.value]));
-        self.with_faults(Element { faults, ..value }, &[condition])
-    }
-
     // ---- arithmetic
 
     /// Returns the sum of the products of two rows.
@@ -210,7 +179,7 @@ impl Algebra {
         if a.iter().chain(b).any(Element::is_opaque) {
             return self.apply("dot", &[a, b].concat());
         }
-        let faults = self.sets.borrow_mut().union(a.iter().chain(b).map(|it| it.faults));
+        let (signature, faults) = (self.signature_of_products(a, b), self.union(a.iter().chain(b)));
         let (mut sum, mut size, mut degree, mut logarithm) = (0_u128, 0, 0, f32::MIN);
         for (a, b) in a.iter().zip(b) {
             sum += u128::from(a.value) * u128::from(b.value);
@@ -226,14 +195,12 @@ impl Algebra {
         let logarithm = logarithm.max(-1000.0) + (a.len().max(1) as f32).log2();
         let size = size.saturating_add(factor);
         self.size.set(self.size.get().max(size));
-        if degree > 0 {
-            self.magnitude.set(self.magnitude.get().min((127.0 - logarithm) / degree as f32));
-        }
         let value = (sum % u128::from(self.prime)) as u64;
         self.record(usize::MAX, value, || {
             Made::Products(a.iter().zip(b).map(|(a, b)| [a.value, b.value]).collect())
         });
-        let result = Element { value, size, degree, logarithm, faults };
+        let result = Element { value, size, degree, logarithm, is_input: false, signature, faults };
+        self.limit_magnitude(result, 127.0);
         // Sums of numbers are numbers if all of their parts are exact.
         let exact = |it| exact(it, DType::Float);
         let known = a.iter().zip(b).try_fold((0.0, 0.0), |(sum, span), (a, b)| {
@@ -243,6 +210,13 @@ impl Algebra {
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
         known.map(|it| *self.numbers.borrow_mut().entry(result.value).or_insert(it));
         result
+    }
+
+    /// Records for which magnitudes a sum of products is below a power of two.
+    pub(crate) fn limit_magnitude(&self, it: Element, most: f32) {
+        if it.degree > 0 {
+            self.magnitude.set(self.magnitude.get().min((most - it.logarithm) / it.degree as f32));
+        }
     }
 
     pub(crate) fn sum(&self, all: &[Element]) -> Element {
@@ -296,7 +270,7 @@ impl Algebra {
         if of.is_integral() || fits {
             it
         } else {
-            self.with_faults(self.random(("rounded", it.value, of)), &[it]).opaque()
+            self.depending(self.random(("rounded", it.value, of)), &[it]).opaque()
         }
     }
 
@@ -321,7 +295,7 @@ impl Algebra {
         self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
         // Generators have no operands, and finite numbers.
         let fits = are_exact && self.number(&it).is_some_and(is_exact) || operands.concat().is_empty();
-        if fits { it } else { self.with_faults(self.random(("inexact", it.value, of)), &[it]).opaque() }
+        if fits { it } else { self.depending(self.random(("inexact", it.value, of)), &[it]).opaque() }
     }
 
     fn real(&self, value: f64) -> Element {
@@ -357,7 +331,7 @@ impl Algebra {
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: &[Element]) -> Element {
         let own: Vec<u64> = operands.iter().map(|it| it.value).collect();
-        let value = self.with_faults(self.random((function, own)), operands);
+        let value = self.depending(self.random((function, own)), operands);
         self.values.borrow_mut().insert(value.value);
         if operands.iter().any(Element::is_opaque) { value.opaque() } else { value }
     }
@@ -380,8 +354,7 @@ impl Algebra {
     /// Returns what elements of a type give.
     pub(crate) fn combine(&self, how: Combine, all: &[Element], of: DType) -> Element {
         let is_selected = matches!(how, Combine::Unknown(..));
-        let it = self.with_faults(self.combined(how, all), all);
-        self.in_range(self.checked(it, &[all], Some(of).filter(|_| !is_selected)), of)
+        self.checked(self.combined(how, all), &[all], Some(of).filter(|_| !is_selected))
     }
 
     fn combined(&self, how: Combine, all: &[Element]) -> Element {
@@ -394,16 +367,16 @@ impl Algebra {
             Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
             Combine::Unknown(name, of) => {
                 // Only a NaN distinguishes `fmax` from `max`.
-                let may_be_nan = |it: &Element| it.is_opaque() || it.faults != Faults::NONE;
+                let may_be_nan = |it: &Element| it.is_opaque() || it.signature != Signature::FINITE;
                 let name = if all.iter().any(may_be_nan) { name } else { name.trim_start_matches('f') };
                 let mut made_of = self.made_of.borrow_mut();
-                let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
-                // `combine` adds the faults of the operands.
-                let without = |it: Element| Element { faults: Faults::NONE, ..it };
-                let mut set: Vec<Element> = all.iter().flat_map(parts).map(without).collect();
-                set.sort_unstable_by_key(|it| it.value);
+                let id = |it: &Element| (it.value, self.terms(it.signature));
+                let key = |it: &Element| (name, of, it.value, self.terms(it.signature));
+                let parts = |it: &Element| made_of.get(&key(it)).cloned().unwrap_or(vec![*it]);
+                let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
+                set.sort_by_cached_key(id);
                 let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
-                set = set.chunk_by(|a, b| a.value == b.value).filter(is_kept).map(|it| it[0]).collect();
+                set = set.chunk_by(|a, b| id(a) == id(b)).filter(is_kept).map(|it| it[0]).collect();
                 if set.len() == 1 || name == "xor" && set.is_empty() {
                     return set.first().copied().unwrap_or_default();
                 }
@@ -416,18 +389,18 @@ impl Algebra {
                         Made::Selected(set.iter().map(|it| it.value).collect())
                     });
                 }
-                made_of.insert((name, of, value.value), set);
+                made_of.insert(key(&value), set);
                 value
             }
         }
     }
 }
 
-fn hash(key: u64, name: impl Hash) -> u64 {
+pub(crate) fn hash(key: u64, name: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((key, name))
 }
 
-fn power(base: u64, exponent: u64, prime: u64) -> u64 {
+pub(crate) fn power(base: u64, exponent: u64, prime: u64) -> u64 {
     let multiply = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(prime)) as u64;
     (0..u64::BITS).rev().fold(1, |power, bit| {
         let square = multiply(power, power);

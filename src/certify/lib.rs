@@ -5,7 +5,7 @@
 //! The package reads the texts of the two programs and knows neither the passes nor the planner nor the checker, so that an error in one
 //! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `trace` of steps and of the actions that
 //! they begin and end; `order` puts the actions of all ranks in an order and checks that nothing races; `execute` executes them in it on
-//! elements of a prime `field`, each with its `faults`, of which `range` says for which inputs they are finite, where `part` says which elements a rank holds, `access` on which elements of its operands an
+//! elements of a prime `field`, each with a `signature` of its `faults`, of which `range` says for which inputs they are finite, where `part` says which elements a rank holds, `access` on which elements of its operands an
 //! element of a result depends, and `operators` what is computed from them.
 //! [Certificates](../../docs/certificates.md) says what a certificate claims.
 //!
@@ -42,6 +42,7 @@ mod operators;
 mod order;
 mod part;
 mod range;
+mod signature;
 mod trace;
 mod unroll;
 
@@ -65,8 +66,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
-    access::*, execute::*, faults::*, field::*, operators::*, order::*, part::*, range::*, trace::*,
-    unroll::*,
+    access::*, execute::*, faults::*, field::*, operators::*, order::*, part::*, range::*, signature::*,
+    trace::*, unroll::*,
 };
 
 pub use certificate::{Claim, Fault, certify};

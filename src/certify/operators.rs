@@ -167,14 +167,20 @@ impl<'a> Call<'a> {
             (_, Op::Full | Op::Iota | Op::RngNormalGeneral) => self.unknown(index).map(Element::opaque),
             (_, Op::Eye) if self.is_exact => Ok(algebra.integer(i64::from(index.first() == index.last()))),
             (_, Op::Cat | Op::Pad) => Err(CONVERTS.into()),
-            // Only integers are not rounded.
-            (_, Op::BitCast) if self.types[0].class() != Class::Int => {
+            // Integers are not rounded, nor are inputs that nothing has computed.
+            (_, Op::BitCast) if self.types[0].class() != Class::Int && !self.is_input(index)? => {
                 Err("hir-certify does not know the bits of an element".into())
             }
             (Rule::Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
-            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate | Rule::Unchecked, _) => {
-                self.unknown(index)
-            }
+            (
+                Rule::AlongAxis
+                | Rule::Sdpa
+                | Rule::SdpaBwd
+                | Rule::Generate
+                | Rule::Unchecked
+                | Rule::Welford,
+                _,
+            ) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
             _ if !self.is_exact => Err(CONVERTS.into()),
@@ -187,7 +193,7 @@ impl<'a> Call<'a> {
                 require(fits, "its initial value is no element of its type")?;
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
                 all.extend(initial.map(|it| algebra.constant(it, self.to)));
-                Ok(algebra.combine(how, &all, self.to))
+                Ok(self.narrowed(algebra.combine(how, &all, self.to)))
             }
             _ => Err("hir-certify does not know what it computes".into()),
         }
@@ -230,17 +236,37 @@ impl<'a> Call<'a> {
         require(fits, CONVERTS).map(|()| self.algebra.constant(value, self.to))
     }
 
+    /// Returns the types of the operands; the condition of a selection is no part of its result.
+    fn converted_types(&self) -> impl Iterator<Item = Option<DType>> {
+        let parts = self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where));
+        parts.map(|arg| self.of.program.tensors[arg.0].dtype)
+    }
+
     /// Returns an element in the type of the result, to which it is converted if an operand has another one.
     fn converted(&self, it: Element) -> Element {
-        let is_same = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(self.to);
-        // The condition of a selection is no part of its result.
-        if self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where)).all(is_same) {
+        if self.converted_types().all(|it| it == Some(self.to)) {
             return it;
         }
-        let is_double = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(DType::Double);
-        let it = self.algebra.in_range(self.algebra.converted(it, self.to), self.to);
-        let narrows = self.to.class() == Class::Float && self.of.args.iter().any(is_double);
-        if narrows { self.algebra.limited(it, "conversion from double") } else { it }
+        self.narrowed(Element { is_input: false, ..self.algebra.converted(it, self.to) })
+    }
+
+    /// Returns what an operator gives in the type of the result, which may have less numbers than those of the operands.
+    fn narrowed(&self, it: Element) -> Element {
+        match self.to {
+            DType::Half if self.converted_types().any(|it| it != Some(DType::Half)) => {
+                self.algebra.narrowed(it, "conversion to half precision")
+            }
+            DType::Float | DType::BFloat if self.converted_types().any(|it| it == Some(DType::Double)) => {
+                self.algebra.narrowed(it, "conversion from double precision")
+            }
+            to => self.algebra.in_range(it, to),
+        }
+    }
+
+    /// Returns whether an operand has elements of inputs.
+    fn is_input(&self, index: &[usize]) -> Computed<bool> {
+        let all = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
+        Ok(all.concat().iter().all(|it| it.is_input))
     }
 
     /// An unknown function of elements, named by the operator and the types.
@@ -256,8 +282,7 @@ impl<'a> Call<'a> {
             _ => matches!(op.def().type_rule, Rule::SdpaBwd | Rule::Unchecked),
         };
         let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
-        let value = if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value };
-        self.algebra.in_range(value, self.to)
+        self.narrowed(if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value })
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -265,7 +290,9 @@ impl<'a> Call<'a> {
         let operand = |it: &Option<Element>| it.map_or_else(|| tensors.next().ok_or(MISFIT)?.only(index), Ok);
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            return Ok(self.converted(algebra.combine(how, &operands, self.to)));
+            let converted = self.converted(algebra.combine(how, &operands, self.to));
+            let is_half = self.converted_types().all(|it| it == Some(DType::Half));
+            return Ok(if is_half { algebra.in_range(converted, self.to) } else { converted });
         }
         let to = self.to.class();
         // These give a finite number, or one of their operands.
@@ -291,7 +318,7 @@ impl<'a> Call<'a> {
             (_, all) => self.apply(all),
         };
         let result = algebra.checked(result, &[&operands], (!is_finite && !is_truth).then_some(self.to));
-        Ok(if is_finite { self.converted(result) } else { algebra.in_range(result, self.to) })
+        Ok(if is_finite { self.converted(result) } else { self.narrowed(result) })
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the
@@ -324,7 +351,7 @@ impl<'a> Call<'a> {
         let product = self.algebra.dot(&a, &b);
         let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
         let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
-        Ok(self.algebra.in_range(result, self.to))
+        Ok(self.narrowed(result))
     }
 
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
@@ -332,7 +359,6 @@ impl<'a> Call<'a> {
         let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
         let number = |it: ExprId| Ok(algebra.constant(self.of.value(it)?, DType::Double));
         let has_dropout = stmt.get(attr::DROPOUT_P).map(number).transpose()?.is_some_and(|it| it.value != 0);
-        require(!has_dropout, "hir-certify does not know attentions with a dropout")?;
         // The state of random numbers is the seed 0 and the offset.
         if stmt.op == Op::Sdpa && self.result > 1 {
             let offset = stmt.get(attr::RNG_OFFSET).filter(|_| self.result == 3);
@@ -341,7 +367,8 @@ impl<'a> Call<'a> {
         // By dimension: how many consecutive indices no operand distinguishes.
         let mut alike = outs[self.result].1.whole.clone();
         let known = self.operands.iter().flat_map(|it| &it.access).filter_map(|it| Some((it.to?, it.by)));
-        known.for_each(|(to, by)| alike[to] = alike[to].min(by));
+        // Random numbers are those of the place in the whole tensor.
+        known.filter(|_| !has_dropout).for_each(|(to, by)| alike[to] = alike[to].min(by));
         // `topk` gives as many elements as its second operand says.
         let (k, whole) = (self.constants.get(1).copied().flatten(), &outs[self.result].1.whole);
         let is_k = |n: usize| k.is_some_and(|k| k.value == algebra.integer(n as i64).value);

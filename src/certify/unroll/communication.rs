@@ -184,7 +184,8 @@ impl<'p> Unroller<'p, '_> {
             let rows = members.iter().map(|it| all[*it].first()?.get(own..own + len));
             let rows = rows.collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
-            let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at), of)).collect();
+            let element = |how, at| algebra.in_range(algebra.combine(how, &column(at), of), of);
+            let combined = |how| (0..len).map(|at| element(how, at)).collect();
             Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
         Ok(Step { reads, writes, function: Some(Box::new(function)), sources, is_late, ..step })

@@ -53,6 +53,21 @@ impl Inputs {
         Self { dtypes, tensors }
     }
 
+    /// Moves all numbers into a box.
+    fn limit(&mut self, limits: &[Limit], rng: &mut Rng) {
+        for (number, (tensor, &dtype)) in self.tensors.iter_mut().zip(&self.dtypes).enumerate() {
+            let own: Vec<&Limit> = limits.iter().filter(|it| it.tensor == number).collect();
+            let is_within = |value: f64| own.iter().all(|it| it.has(value));
+            // Numbers at the bounds of the box, and others between them.
+            let ends = own.iter().flat_map(|it| [0.999, 1.001, 0.5, 2.0].map(|factor| it.number * factor));
+            let all = ends.chain([0.0, 1e-30, 1e-3, 1.0, 100.0, 1e30]).flat_map(|it| [it, -it]);
+            let inside: Vec<f64> = all.map(|it| rounded(dtype, it)).filter(|it| is_within(*it)).collect();
+            for value in tensor.iter_mut().filter(|it| !is_within(**it)) {
+                *value = if inside.is_empty() { f64::NAN } else { rng.choose_cloned(&inside) };
+            }
+        }
+    }
+
     fn data(&self, range: std::ops::Range<usize>, ranks: usize) -> Vec<Vec<Arc<Data>>> {
         let tensors = self.dtypes.iter().zip(&self.tensors);
         vec![tensors.map(|(dtype, it)| Arc::new(data(*dtype, &it[range.clone()]))).collect(); ranks]
@@ -62,6 +77,46 @@ impl Inputs {
     fn shown(&self, sample: usize, elements: usize) -> String {
         let part = |it: &Vec<f64>| format!("{:?}", &it[sample * elements..(sample + 1) * elements]);
         self.tensors.iter().map(part).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A condition that a certificate prints, such as `|T1| <= 2.5`.
+pub struct Limit {
+    tensor: usize,
+    is_magnitude: bool,
+    relation: String,
+    number: f64,
+}
+
+impl Limit {
+    /// Reads the conditions of a certificate on a range.
+    fn all(text: &str) -> Result<Vec<Self>, String> {
+        let line = text.lines().find_map(|it| it.split_once("certified on a range, where "));
+        let conditions = line.ok_or_else(|| format!("no range: {text}"))?.1;
+        conditions
+            .split(" and ")
+            .map(|it| Self::read(it).ok_or_else(|| format!("no condition: {it}")))
+            .collect()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let [name, relation, number] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+        Some(Self {
+            tensor: name.trim_matches('|').strip_prefix('T')?.parse().ok()?,
+            is_magnitude: name.starts_with('|'),
+            relation: relation.to_owned(),
+            number: number.parse().ok()?,
+        })
+    }
+
+    fn has(&self, value: f64) -> bool {
+        let value = if self.is_magnitude { value.abs() } else { value };
+        match self.relation.as_str() {
+            "<=" => value <= self.number,
+            ">=" => value >= self.number,
+            ">" => value > self.number,
+            _ => value != self.number,
+        }
     }
 }
 
@@ -227,9 +282,17 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
     }
 }
 
-/// Compares two programs for random inputs: the result is the largest difference that is clear, and the first sample that has it.
-pub fn judge(pair: [&Terms; 2], rng: &mut Rng) -> Result<(Comparison, Option<String>), String> {
-    let inputs = Inputs::random(vec![pair[0].base; pair[0].inputs], ELEMENTS, 1e30, rng);
+/// Compares two programs for random inputs within limits: the result is the largest difference that is clear, and the first sample that has it.
+pub fn judge(
+    pair: [&Terms; 2],
+    limits: &[Limit],
+    rng: &mut Rng,
+) -> Result<(Comparison, Option<String>), String> {
+    let mut inputs = Inputs::random(vec![pair[0].base; pair[0].inputs], ELEMENTS, 1e30, rng);
+    inputs.limit(limits, rng);
+    if inputs.tensors.iter().flatten().any(|it| it.is_nan()) {
+        return Ok((Comparison::Unclear, None));
+    }
     let has = |dtype| pair.iter().any(|it| it.nodes.iter().any(|node| node.dtype == dtype));
     let (coarsest, tolerance) = match () {
         () if has(Type::Bfloat) => (Type::Bfloat, 5e-2),
@@ -307,16 +370,26 @@ pub fn judge_texts(texts: [&str; 2], rng: &mut Rng) -> Result<Vec<String>, Strin
     Ok(found)
 }
 
-/// Returns whether `hir certify` certifies the lowered one of two files.
-pub fn is_certified(original: &std::path::Path, lowered: &std::path::Path) -> Result<bool, String> {
+/// What `hir certify` says about the lowered one of two files.
+pub enum Verdict {
+    Certified,
+    /// For inputs within these limits.
+    OnRange(Vec<Limit>),
+    Refused,
+}
+
+/// Returns the verdict of `hir certify`.
+pub fn certified(original: &std::path::Path, lowered: &std::path::Path) -> Result<Verdict, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
     command.arg("certify").arg(lowered).arg("--original").arg(original).args(["--seed", "7"]);
     command.env_clear().envs(ENVIRONMENT.iter().copied());
     let output = command.output_with_timeout().map_err(|it| it.to_string())?;
+    let text = |it: Vec<u8>| String::from_utf8_lossy(&it).into_owned();
     match output.status.code() {
-        Some(0) => Ok(true),
-        // Another code than that of usage says for what the certificate holds, or why there is none.
-        Some(code) if code != 2 && code != 101 => Ok(false),
-        _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Some(0) => Ok(Verdict::Certified),
+        Some(9) => Limit::all(&text([output.stdout, output.stderr].concat())).map(Verdict::OnRange),
+        // Another code than that of usage says why there is no certificate.
+        Some(code) if code != 2 && code != 101 => Ok(Verdict::Refused),
+        _ => Err(text(output.stderr)),
     }
 }
