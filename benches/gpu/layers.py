@@ -60,14 +60,6 @@ def time_gather(it, m, n, k):
     it.measure("PyTorch, symmetric memory", lambda: fused_gather(it, it.random(m // d, k), it.random(n, k)), graph=True)
 
 
-def time_allgather_linear(it, m, n, k):
-    time_gather(it, m, n, k)
-
-
-def time_column_parallel(it, m, n, k):
-    time_gather(it, m, n // it.ranks, k)
-
-
 def time_summed(it, m, n, k, chunk_counts):
     """Measures product + all-reduce, with the rows in chunks."""
     torch, dist, part = it.torch, it.dist, k // it.ranks
@@ -149,14 +141,6 @@ def time_summed(it, m, n, k, chunk_counts):
             it.measure(f"PyTorch, symmetric memory, two-shot, {chunks} chunks", two_shot(chunks), graph=True)
 
 
-def time_linear_allreduce(it, m, n, k):
-    time_summed(it, m, n, k, (1, 2, 4, 8))
-
-
-def time_row_parallel(it, m, n, k):
-    time_summed(it, m, n, k, (1, 2))
-
-
 def time_matmul_reduce_scatter(it, m, n, k):
     torch, dist, d = it.torch, it.dist, it.ranks
 
@@ -233,11 +217,11 @@ def time_mlp(it, m, n, k):
 
 
 TIMED = {
-    "allgather-linear": time_allgather_linear,
-    "linear-allreduce": time_linear_allreduce,
+    "allgather-linear": time_gather,
+    "linear-allreduce": lambda *case: time_summed(*case, (1, 2, 4, 8)),
     "matmul-reduce-scatter": time_matmul_reduce_scatter,
-    "column-parallel": time_column_parallel,
-    "row-parallel": time_row_parallel,
+    "column-parallel": lambda it, m, n, k: time_gather(it, m, n // it.ranks, k),
+    "row-parallel": lambda *case: time_summed(*case, (1, 2)),
     "mlp": time_mlp,
     "block": block.time_block,
 }

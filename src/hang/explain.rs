@@ -11,6 +11,7 @@ use grammar::codes::Code;
 
 use crate::{
     cause::{Analysis, Cause},
+    divergence::How,
     queues::{Call, Job},
     record::{Group, Rank},
     site::{Site, callers, site},
@@ -100,6 +101,26 @@ fn callers_note(job: &Job<'_>, call: Call) -> Option<String> {
     let is_more = frames.len() > 1 || !autograd.is_empty();
     let shown = frames.iter().take(6).cloned().collect::<Vec<_>>().join(", called from ");
     is_more.then(|| format!("rank {}: {} in {shown}{autograd}", call.rank, what(job, call)))
+}
+
+/// Returns how a rank differs, for words. That it makes one call more or another one is that it skips the call of the others if the lines of a
+/// function, or of a loop in it, lead from the call before over that one to its own one.
+fn in_order_of_lines(job: &Job<'_>, how: &How, mine: Call, theirs: Call) -> How {
+    let stack = |it: Call| &job.records.stack(job.record(it).stack).frames;
+    // At the outermost line that differs, both are in one function.
+    let is_behind = |one: Call, other: Call| {
+        let differ = stack(one).iter().rev().zip(stack(other).iter().rev()).find(|(a, b)| a != b);
+        differ.is_some_and(|(a, b)| (a.file, a.function) == (b.file, b.function) && a.line > b.line)
+    };
+    let before = mine.at.checked_sub(1).map(|at| Call { at, ..mine });
+    let skips = match before {
+        Some(before) if is_behind(theirs, mine) => is_behind(theirs, before) && is_behind(before, mine),
+        before => is_behind(mine, theirs) && before.is_none_or(|it| is_behind(theirs, it)),
+    };
+    match how {
+        How::Added(_) | How::Other if skips => How::Skipped(1),
+        how => how.clone(),
+    }
 }
 
 fn group_of<'j>(job: &'j Job<'_>, call: Call) -> &'j Group {

@@ -7,7 +7,6 @@ shapes and types only. A script that reads a value of one needs an answer of the
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any, Callable, Sequence
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._calls import NAMESPACES
-from ._uses import Uses, is_of_shape_only
+from ._uses import Uses, enter_in_all_threads, is_of_shape_only
 
 #: Floating tensors of as many bytes have no values.
 SMALLEST = 1 << 20
@@ -61,14 +60,7 @@ class Absent(TorchDispatchMode):  # type: ignore[misc]
             setattr(torch.Tensor, name, answered(getattr(torch.Tensor, name)))
         text = torch._tensor_str._str
         torch._tensor_str._str = lambda tensor, **kwargs: text(tensor, **({"tensor_contents": "..."} if self.has(tensor) else kwargs))
-        begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-        def begin_in_mode(thread: threading.Thread) -> None:
-            with self:
-                begin(thread)
-
-        threading.Thread._bootstrap_inner = begin_in_mode  # type: ignore[attr-defined]
-        self.__enter__()
+        enter_in_all_threads(self)
 
     def has(self, tensor: Any) -> bool:
         """Whether a tensor has no values."""

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from ._uses import Uses
+from ._uses import Uses, enter_in_all_threads
 
 #: What the functions of `torch.cuda` and `torch.accelerator` return that tell something of a device.
 CONSTANTS: dict[str, Any] = {
@@ -199,15 +199,7 @@ def stand_in(rank: int, ranks: int, uses: Uses, synchronize: Callable[[], None])
     ddp, fsdp = torch.nn.parallel.DistributedDataParallel, FullyShardedDataParallel
     ddp.__init__ = _with(ddp.__init__, device_ids=None, output_device=None)
     fsdp.__init__ = _with(fsdp.__init__, device_id=torch.device("cpu"))
-    OnCpu().__enter__()
-    # A mode is one of its thread.
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-    def begin_on_cpu(thread: threading.Thread) -> None:
-        with OnCpu():
-            begin(thread)
-
-    threading.Thread._bootstrap_inner = begin_on_cpu  # type: ignore[attr-defined]
+    enter_in_all_threads(OnCpu())
 
 
 def _outside(what: str) -> type:

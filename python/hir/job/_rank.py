@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import process_time, time_ns
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Hashable, Sequence
 
+import torch
 from torch.futures import Future
 
-from ._calls import RECEIVE, Call, Elements, Group, Need
+from ._calls import Call, Group, Need
 from ._stacks import Stacks
 from ._transport import Memory, deliver, elements_of
 from ._uses import Uses
@@ -325,24 +326,7 @@ class Rank:
             self.send("use", *finding)
 
 
-#: The names of element types in the flight recorder.
-SCALAR_TYPES = {
-    "float32": "Float",
-    "float64": "Double",
-    "float16": "Half",
-    "bfloat16": "BFloat16",
-    "uint8": "Byte",
-    "int8": "Char",
-    "int16": "Short",
-    "int32": "Int",
-    "int64": "Long",
-    "bool": "Bool",
-    "complex64": "ComplexFloat",
-    "complex128": "ComplexDouble",
-}
-
-
 @functools.cache
 def scalar_type(dtype: Any) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return SCALAR_TYPES.get(name, name.capitalize())
+    """The name of an element type in the flight recorder, which is also that of the old class of such tensors: ``torch.FloatTensor``."""
+    return str(torch.empty(0, dtype=dtype).type()).removeprefix("torch.").removesuffix("Tensor")

@@ -28,6 +28,18 @@ def is_of_shape_only(name: str) -> bool:
     return name.endswith("_like") or name.startswith(("new_", "sym_", "empty", "resize", "set_", "is_same_size", "record_stream"))
 
 
+def enter_in_all_threads(mode: Any) -> None:
+    """Enters a mode in this thread, and in those that begin from now on."""
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def begin_in_mode(thread: threading.Thread) -> None:
+        with mode:
+            begin(thread)
+
+    threading.Thread._bootstrap_inner = begin_in_mode  # type: ignore[attr-defined]
+    mode.__enter__()
+
+
 @functools.cache
 def _access(operator: Any) -> dict[str, str] | None:
     """Returns how an operator accesses its arguments, by name: ``reads`` or ``writes``; those that it makes views of are left out."""

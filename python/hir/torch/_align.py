@@ -68,9 +68,7 @@ def _aligned(graphs: Sequence[Graph]) -> tuple[Node, ...]:
                     f"rank {graph.rank} executes `{theirs.target}` at this place ({theirs.place or 'unknown line'})", ours
                 )
             if ours.result != theirs.result:
-                raise DifferentRanks(
-                    f"the result is {_show(ours)} on rank {first.rank} and {_show(theirs)} on rank {graph.rank}", ours
-                )
+                raise DifferentRanks(f"the result is {ours.result} on rank {first.rank} and {theirs.result} on rank {graph.rank}", ours)
         if len(first.nodes) != len(graph.nodes):
             raise DifferentRanks(
                 f"rank {first.rank} executes {len(first.nodes)} statements and rank {graph.rank} {len(graph.nodes)}"
@@ -90,10 +88,6 @@ def _named_as(first: Graph, graph: Graph) -> Sequence[Node]:
     """The nodes of a graph, with the names of the first one for their operands."""
     names = {ours.name: Ref(theirs.name) for ours, theirs in zip(graph.nodes, first.nodes) if ours.name != theirs.name}
     return [_renamed(it, names) for it in graph.nodes] if names else graph.nodes
-
-
-def _show(node: Node) -> str:
-    return str(node.result)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any, Iterator, Sequence
 from ._builder import ELEMENT_TYPES, Builder, Value
 from ._equal_groups import is_collective
 from ._graph import TRANSFERS, Graph, Node, Ref, TensorType, TorchImportError, map_argument, references
-from ._import import has_equal_splits
+from ._import import has_equal_splits, places_of
 from ._mesh import Mesh
 from ._streams import STREAMS, Streams, uses_streams
 from .operators import COMMUNICATIONS, UNORDERED, Call
@@ -72,8 +72,7 @@ def program(graphs: Sequence[Graph]) -> tuple[str, dict[int, str]]:
         outputs += [it for it in writer.outputs if it not in inputs]
     outputs += [name for name in inputs if name in builder.written]
     text = f"// {graphs[0].name}: as PyTorch runs it\n{builder.program.finish(inputs, list(dict.fromkeys(outputs)))}"
-    comments = [line.partition("  // ") for line in text.splitlines()]
-    return text, {number: place for number, (before, _, place) in enumerate(comments, 1) if before and place}
+    return text, places_of(text)
 
 
 class _Writer:

@@ -63,19 +63,20 @@ def process_groups() -> Mapping[str, tuple[int, ...]]:
     """The process groups of which this rank is a member, by name."""
     import torch.distributed as dist
 
-    if not (dist.is_available() and dist.is_initialized()):
-        return {}
-    groups = dist.distributed_c10d._world.pg_names
-    return {str(name): tuple(dist.get_process_group_ranks(group)) for group, name in groups.items()}
+    return {name: tuple(dist.get_process_group_ranks(group)) for name, group in groups_by_name().items()}
+
+
+def groups_by_name() -> dict[str, Any]:
+    """The process groups of this rank as objects of PyTorch."""
+    import torch.distributed as dist
+
+    has_groups = dist.is_available() and dist.is_initialized()
+    return {str(name): it for it, name in dist.distributed_c10d._world.pg_names.items()} if has_groups else {}
 
 
 def _orders(device: str) -> Mapping[str, str]:
     """In which order each process group of this rank executes transfers of tensors on a device."""
     import torch
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
-        return {}
 
     def order(group: Any) -> str:
         try:
@@ -86,7 +87,7 @@ def _orders(device: str) -> Mapping[str, str]:
             return TransferOrder.NONE
         return TransferOrder.PAIR if backend == "nccl" and group.bound_device_id is None else TransferOrder.SERIAL
 
-    return {str(name): order(group) for group, name in dist.distributed_c10d._world.pg_names.items()}
+    return {name: order(group) for name, group in groups_by_name().items()}
 
 
 def _nodes(module: Any) -> tuple[Node, ...]:

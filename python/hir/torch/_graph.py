@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Container, Iterable, Iterator, Mapping
 
 #: The operators that post transfers between two ranks.
 TRANSFERS = tuple(f"_c10d_functional.{it}" for it in ("isend", "irecv", "batch_p2p_ops"))
@@ -134,6 +134,17 @@ def readers_of(nodes: Iterable[Node]) -> dict[str, list[Node]]:
         for name in dict.fromkeys(references(node)):
             found[name].append(node)
     return found
+
+
+def without_unused(nodes: Iterable[Node], parts: Container[str]) -> tuple[Node, ...]:
+    """Returns nodes without those of ``parts`` that none of the others mention."""
+    kept: list[Node] = []
+    used: set[str] = set()
+    for node in reversed([*nodes]):
+        if node.name not in parts or node.name in used:
+            kept.append(node)
+            used |= set(references(node))
+    return tuple(reversed(kept))
 
 
 def references(node: Node) -> Iterator[str]:

@@ -375,5 +375,10 @@ def _finished(
     results = [*_written(builder, inputs)]
     results += [it.name for ports in outputs for it in ports if isinstance(it, Value) and it.name not in names]
     text = f"// {name}: imported from PyTorch\n{builder.program.finish(names, list(dict.fromkeys(results)))}"
+    return text, places_of(text)
+
+
+def places_of(text: str) -> dict[int, str]:
+    """The lines of the Python program behind those of a text."""
     comments = [line.partition("  // ") for line in text.splitlines()]
-    return text, {number: place for number, (before, _, place) in enumerate(comments, 1) if before and place}
+    return {number: place for number, (before, _, place) in enumerate(comments, 1) if before and place}

@@ -15,6 +15,7 @@ from time import monotonic, sleep
 from typing import Any, Iterator, Sequence
 
 from ._communicating import communicating_nodes
+from ._fx import groups_by_name
 from ._graph import TRANSFERS, Graph, Node, TorchImportError
 from ._recorded import recorded_graph, to_recorded
 
@@ -156,13 +157,11 @@ class Caller:
 
     def _communications(self) -> dict[str, int]:
         """How many communications PyTorch has issued on each process group of the graph, by name."""
-        import torch.distributed as dist
-
         found = {}
-        for group, name in dist.distributed_c10d._world.pg_names.items():
-            if str(name) in self._groups:
+        for name, group in groups_by_name().items():
+            if name in self._groups:
                 with suppress(RuntimeError):  # Not all backends count them.
-                    found[str(name)] = group._get_sequence_number_for_group()
+                    found[name] = group._get_sequence_number_for_group()
         return found
 
 

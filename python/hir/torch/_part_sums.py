@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from ._graph import Node, Ref, TensorType, references
+from ._graph import Node, Ref, TensorType, without_unused
 
 ADD = "aten.add.Tensor"
 SELECT, SLICE = "aten.select_backward.default", "aten.slice_backward.default"
@@ -37,16 +37,7 @@ def joined(nodes: Sequence[Node]) -> tuple[Node, ...]:
             join = _join(node, parts)
             if join is not None:
                 joins[node.name] = join
-    if not joins:
-        return tuple(nodes)
-    kept: list[Node] = []
-    used: set[str] = set()
-    for node in reversed(nodes):
-        if node.name in sums and node.name not in used:
-            continue
-        kept.append(joins.get(node.name, node))
-        used |= set(references(kept[-1]))
-    return tuple(reversed(kept))
+    return without_unused((joins.get(it.name, it) for it in nodes), sums) if joins else tuple(nodes)
 
 
 def _parts(node: Node, sums: dict[str, list[_Part]]) -> list[_Part]:

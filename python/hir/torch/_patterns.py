@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Iterable, Iterator, Sequence
 
 from ._equal_groups import is_collective
-from ._graph import Argument, Node, Ref, TensorType, references
+from ._graph import Argument, Node, Ref, TensorType, references, without_unused
 from ._part_sums import joined
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
@@ -101,7 +101,7 @@ class _Fusion:
         wanted = {name for it in scatters.values() for name in self._terms(it.args[0])}
         products = {name: it for name, node in self._nodes.items() if (it := self._product(node, wanted, set(gathers)))}
         self._nodes |= products
-        return self._without_unused_parts()
+        return without_unused(self._nodes.values(), self._parts)
 
     def _at(self, argument: Argument, *targets: str) -> Node | None:
         """The node of an argument, if it calls one of the operators."""
@@ -175,16 +175,6 @@ class _Fusion:
             return None
         self._parts |= {product.name, flat.name}
         return replace(node, target="hir.matmul_of_rows", args=(flat.args[0], weight, *bias), kwargs={})
-
-    def _without_unused_parts(self) -> tuple[Node, ...]:
-        kept: list[Node] = []
-        used: set[str] = set()
-        for node in reversed(self._nodes.values()):
-            if node.name in self._parts and node.name not in used:
-                continue
-            kept.append(node)
-            used |= set(references(node))
-        return tuple(reversed(kept))
 
 
 def _dim(node: Node, position: int) -> int | None:

@@ -2,7 +2,7 @@
 
 use grammar::{codes::Code, count_text};
 
-use super::{Finding, callers_note, label};
+use super::{Finding, callers_note, in_order_of_lines, label};
 use crate::{
     departure::Departure,
     divergence::How,
@@ -32,7 +32,7 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
         1 => String::new(),
         _ => format!(", and {} {what} behind it", count_text(count as usize - 1, "call")),
     };
-    let message = match how {
+    let message = match &in_order_of_lines(job, how, *call, *usual) {
         How::Skipped(count) => format!(
             "rank {rank} skips the {theirs}{} that {others} {}, and goes on to the {mine}",
             more(*count, "more"),

@@ -3,7 +3,7 @@
 use grammar::{codes::Code, count_text, list_text, ordinal};
 use rustc_hash::FxHashSet;
 
-use super::{Finding, Label, call_text, callers_note, empty, label};
+use super::{Finding, Label, call_text, callers_note, empty, in_order_of_lines, label};
 use crate::{
     divergence::{Basis, Divergence, How},
     queues::{Call, Job},
@@ -70,7 +70,11 @@ impl<'a, 'j> Sides<'a, 'j> {
         let both = ranks_text(&[ranks.as_slice(), others.as_slice()].concat());
         let other_calls =
             || format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"));
-        match &found.how {
+        let how = match is_open {
+            true => found.how.clone(),
+            false => in_order_of_lines(job, &found.how, *mine, *theirs),
+        };
+        match &how {
             // A shift that holds for few calls may be the other way round.
             How::Skipped(1) | How::SkippedByHistory | How::Added(1) if is_open => {
                 format!("{}: either side may skip a call, or make one too many", other_calls())

@@ -140,6 +140,35 @@ fn a_rank_that_waits_alone_in_a_call_that_most_others_pass_makes_one_more() {
 }
 
 #[test]
+fn the_order_of_lines_tells_a_skipped_call_from_one_more() {
+    const ALL: Group = ("0", "default_pg", &[0, 1, 2]);
+    // Lines 5, 6 and 8 are a loop, and the records those of its first round.
+    let calls = |lines: &[u32]| {
+        let last = lines.len() as u32;
+        let name = |line| {
+            if line == 6 {
+                "all_gather"
+            } else if line == 8 {
+                "broadcast"
+            } else {
+                "all_reduce"
+            }
+        };
+        let call =
+            |(seq, line): (u32, &u32)| call(ALL, name(*line), seq, *line, seq < last, i64::from(seq) * 1000);
+        ((1..).zip(lines).map(call).collect::<Vec<_>>(), json!({}))
+    };
+    for (mine, theirs, message) in [
+        (&[6][..], &[5][..], "rank 1 skips the all_reduce (train.py:5) that ranks 0 and 2 call"),
+        (&[5, 6, 5], &[5, 6, 8], "rank 1 skips the broadcast (train.py:8) that ranks 0 and 2 call"),
+        (&[5, 6, 7], &[5, 6, 8], "rank 1 calls all_reduce (train.py:7) where ranks 0 and 2 call broadcast"),
+    ] {
+        let found = explained(|_| vec![ALL], vec![calls(theirs), calls(mine), calls(theirs)]);
+        assert!(found.findings[0].message.starts_with(message), "{}", found.findings[0].message);
+    }
+}
+
+#[test]
 fn a_rank_that_drops_a_micro_batch_of_the_second_round_is_named() {
     const WORLD: Group = ("0", "default_pg", &[0, 1, 2, 3]);
     // The calls of the second round that have completed: rank 2 drops one of six micro-batches, and all hosts are ahead.

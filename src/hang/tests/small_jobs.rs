@@ -434,7 +434,7 @@ fn places_of_a_root_and_of_the_others_are_both_written() {
     let found = &explained(4, &ranks).findings[0];
     assert_eq!(
         found.message,
-        "rank 3 calls barrier (train.py:9) where ranks 0 to 2 call gather (train.py:3 and train.py:5)"
+        "rank 3 skips the gather (train.py:3 and train.py:5) that ranks 0 to 2 call, and goes on to the barrier (train.py:9)"
     );
     let lines: Vec<u32> = found.labels.iter().filter_map(|it| Some(it.site.as_ref()?.line)).collect();
     assert_eq!(lines, [9, 3, 5]);

@@ -9,19 +9,19 @@ from .._graph import TensorType
 from ._products import attention, attention_backward
 from ._registry import Call, operator
 
+#: What the kernels for gradients take behind the gradient, the query, the keys and the values.
+TAKEN = {
+    "flash": "out sums cum_seq_q cum_seq_k max_q max_k dropout is_causal seed offset",
+    "cudnn": "out sums seed offset mask cum_seq_q cum_seq_k max_q max_k dropout is_causal",
+    "efficient": "mask out sums seed offset dropout wanted is_causal",
+}
+
 
 @operator("aten._scaled_dot_product_flash_attention.default", counterpart="`sdpa`")
 def flash_attention(
-    call: Call,
-    q: Value,
-    k: Value,
-    v: Value,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
+    call: Call, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False,
+    *, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     return all_results(call, *attention(call, q, k, v, dropout_p, is_causal, scale=scale))
 
 
@@ -31,18 +31,9 @@ def flash_attention(
     counterpart="`sdpa`",
 )
 def attention_with_mask(
-    call: Call,
-    q: Value,
-    k: Value,
-    v: Value,
-    mask: Value | None,
-    compute_sums: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
+    call: Call, q: Value, k: Value, v: Value, mask: Value | None, compute_sums: bool, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     return all_results(call, *attention(call, q, k, v, dropout_p, is_causal, attn_mask=mask, scale=scale))
 
 
@@ -55,70 +46,13 @@ def all_results(call: Call, out: Value, sums: Value) -> tuple[Any, ...]:
     return (out, kept, *rest)
 
 
-@operator("aten._scaled_dot_product_flash_attention_backward.default", counterpart="`sdpa_bwd`")
-def flash_attention_backward(
-    call: Call,
-    grad: Value,
-    q: Value,
-    k: Value,
-    v: Value,
-    out: Value,
-    sums: Value,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    *_: Any,
-    scale: float | None = None,
-) -> tuple[Value, Value, Value]:
-    return attention_backward(call, grad, q, k, v, out, sums, dropout_p, is_causal, scale=scale)
-
-
-@operator("aten._scaled_dot_product_cudnn_attention_backward.default", counterpart="`sdpa_bwd`")
-def cudnn_attention_backward(
-    call: Call,
-    grad: Value,
-    q: Value,
-    k: Value,
-    v: Value,
-    out: Value,
-    sums: Value,
-    seed: Any,
-    offset: Any,
-    mask: Value | None,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> tuple[Value, Value, Value]:
-    sums = call.to.reshape(sums, q.shape[:-1])
-    return attention_backward(call, grad, q, k, v, out, sums, dropout_p, is_causal, attn_mask=mask, scale=scale)
-
-
-@operator("aten._scaled_dot_product_efficient_attention_backward.default", counterpart="`sdpa_bwd`")
-def efficient_attention_backward(
-    call: Call,
-    grad: Value,
-    q: Value,
-    k: Value,
-    v: Value,
-    mask: Value | None,
-    out: Value,
-    sums: Value,
-    seed: Any,
-    offset: Any,
-    dropout_p: float,
-    wanted: tuple[bool, ...],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Value | None, ...]:
-    if wanted[3]:
+@operator(*(f"aten._scaled_dot_product_{it}_attention_backward.default" for it in TAKEN), counterpart="`sdpa_bwd`")
+def backward(call: Call, grad: Value, q: Value, k: Value, v: Value, *args: Any, scale: float | None = None, **named: Any) -> tuple[Value | None, ...]:
+    kernel = call.node.target.split("_")[4]
+    given = dict(zip(TAKEN[kernel].split(), args)) | named
+    if kernel == "efficient" and given["wanted"][3]:
         raise call.error("hir does not compute the gradient of the mask of an attention")
-    return (*attention_backward(call, grad, q, k, v, out, sums, dropout_p, is_causal, attn_mask=mask, scale=scale), None)
+    sums = call.to.reshape(given["sums"], q.shape[:-1]) if kernel == "cudnn" else given["sums"]
+    options: dict[str, Any] = {"attn_mask": given.get("mask"), "scale": scale}
+    grads = attention_backward(call, grad, q, k, v, given["out"], sums, given["dropout"], given.get("is_causal", False), **options)
+    return (*grads, None) if kernel == "efficient" else grads

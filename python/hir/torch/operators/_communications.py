@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .._builder import Builder, Value
@@ -18,6 +19,8 @@ UNORDERED = (
     "aten.empty_like.default",
     "aten.new_empty.default",
 )
+#: Registers a communication.
+communication = partial(operator, table=COMMUNICATIONS)
 REDUCTIONS = {"sum": "SUM", "avg": "SUM", "max": "MAX", "min": "MIN", "product": "PROD"}
 
 
@@ -73,13 +76,17 @@ def rendezvous(call: Call, members: tuple[int, ...]) -> None:
         wait(call, post(call, "Allreduce", call.to.full((1,), 0.0, "float32"), (1,), members, red_op="SUM"))
 
 
-def reduction(call: Call, op: str) -> str:
+def reduction(call: Call, kind: str, x: Value, op: str, shape: tuple[int, ...], group: Any) -> Value:
+    """Posts a collective that reduces. A mean is a sum, which the wait for it divides."""
     if op not in REDUCTIONS:
         raise call.error(f"hir has no reduction `{op}` over ranks")
-    return REDUCTIONS[op]
+    result = post(call, kind, x, shape, group, red_op=REDUCTIONS[op])
+    if op == "avg":
+        call.to.averages[result.name] = len(team(call, group))
+    return result
 
 
-@operator("_c10d_functional.wait_tensor.default", counterpart="`Wait`", table=COMMUNICATIONS)
+@communication("_c10d_functional.wait_tensor.default", counterpart="`Wait`")
 def wait(call: Call, x: Value | Sent | Received) -> Value | Sent:
     if isinstance(x, (Sent, Received)):
         call.to.wait(x.communication)
@@ -89,42 +96,32 @@ def wait(call: Call, x: Value | Sent | Received) -> Value | Sent:
     return averaged_over(call, x, call.to.averages.pop(x.name, 1))
 
 
-@operator("_c10d_functional.wait_tensors.default", counterpart="`Wait` for each tensor", table=COMMUNICATIONS)
+@communication("_c10d_functional.wait_tensors.default", counterpart="`Wait` for each tensor")
 def waits(call: Call, xs: tuple[Value, ...]) -> tuple[Value | Sent, ...]:
     return tuple(wait(call, x) for x in xs)
 
 
-@operator("_c10d_functional.all_reduce.default", counterpart="Allreduce", table=COMMUNICATIONS)
+@communication("_c10d_functional.all_reduce.default", counterpart="Allreduce")
 def all_reduce(call: Call, x: Value, op: str, group: Any) -> Value:
-    result = post(call, "Allreduce", x, x.shape, group, red_op=reduction(call, op))
-    if op == "avg":
-        call.to.averages[result.name] = len(team(call, group))
-    return result
+    return reduction(call, "Allreduce", x, op, x.shape, group)
 
 
-@operator("_c10d_functional.all_reduce_coalesced.default", counterpart="Allreduce for each tensor", table=COMMUNICATIONS)
+@communication("_c10d_functional.all_reduce_coalesced.default", counterpart="Allreduce for each tensor")
 def all_reduce_coalesced(call: Call, xs: tuple[Value, ...], op: str, group: Any) -> tuple[Value, ...]:
     return tuple(all_reduce(call, x, op, group) for x in xs)
 
 
-@operator("_c10d_functional.all_gather_into_tensor.default", counterpart="Allgather", table=COMMUNICATIONS)
+@communication("_c10d_functional.all_gather_into_tensor.default", counterpart="Allgather")
 def all_gather(call: Call, x: Value, size: int, group: Any) -> Value:
     return post(call, "Allgather", x, (size * x.shape[0], *x.shape[1:]), group)
 
 
-@operator("_c10d_functional.reduce_scatter_tensor.default", counterpart="ReduceScatter", table=COMMUNICATIONS)
+@communication("_c10d_functional.reduce_scatter_tensor.default", counterpart="ReduceScatter")
 def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Value:
-    result = post(call, "ReduceScatter", x, (x.shape[0] // size, *x.shape[1:]), group, red_op=reduction(call, op))
-    if op == "avg":
-        call.to.averages[result.name] = size
-    return result
+    return reduction(call, "ReduceScatter", x, op, (x.shape[0] // size, *x.shape[1:]), group)
 
 
-@operator(
-    "_c10d_functional.all_to_all_single.default",
-    counterpart="AllToAll; with different splits one P2PCommunication for each rank and direction",
-    table=COMMUNICATIONS,
-)
+@communication("_c10d_functional.all_to_all_single.default", counterpart="AllToAll; with different splits one P2PCommunication for each rank and direction")
 def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value | Received:
     members = team(call, group)
     if call.to.equal_splits:
@@ -159,7 +156,7 @@ def exchange(call: Call, x: Value, members: tuple[int, ...], received: tuple[int
     return Received(to.end_group(), tuple(it for it in results if it.shape[0] > 0))
 
 
-@operator("_c10d_functional.broadcast.default", counterpart="Broadcast", table=COMMUNICATIONS)
+@communication("_c10d_functional.broadcast.default", counterpart="Broadcast")
 def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
     return post(call, "Broadcast", x, x.shape, group, root=source)
 
@@ -181,11 +178,7 @@ def single(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
     return transfer(call, kind, x, peer, group)
 
 
-@operator(
-    "_c10d_functional.batch_p2p_ops.default",
-    counterpart="`P2PCommunication` for each transfer, as one group; tags have no effect",
-    table=COMMUNICATIONS,
-)
+@communication("_c10d_functional.batch_p2p_ops.default", counterpart="`P2PCommunication` for each transfer, as one group; tags have no effect")
 def batch(
     call: Call,
     kinds: tuple[str, ...],
@@ -206,18 +199,12 @@ def batch(
     return results
 
 
-@operator(
-    "_c10d_functional.isend.default", counterpart="`P2PCommunication` with `send`; tags have no effect", table=COMMUNICATIONS
-)
+@communication("_c10d_functional.isend.default", counterpart="`P2PCommunication` with `send`; tags have no effect")
 def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
     return Sent(single(call, "send", x, destination, group))
 
 
-@operator(
-    "_c10d_functional.irecv.default",
-    counterpart="`P2PCommunication` with `recv`, which writes its argument; tags have no effect",
-    table=COMMUNICATIONS,
-)
+@communication("_c10d_functional.irecv.default", counterpart="`P2PCommunication` with `recv`, which writes its argument; tags have no effect")
 def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
     return received(call, x, single(call, "recv", x, source, group))
 

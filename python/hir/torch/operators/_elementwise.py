@@ -263,32 +263,27 @@ def fma(call: Call, x: Any, y: Any, z: Any) -> Value:
     return apply(call, "+", [apply(call, "*", [x, y]), z])
 
 
-@elementwise("aten.addcmul.default", counterpart="`x + y * z * value`")
-def addcmul(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
-    return narrowed(
-        call,
-        lambda it: apply(call, "+", [x, apply(call, "*", [scaled(call, y, value, it), z], it)], it),
-    )
+def _added(name: str, op: str) -> None:
+    @elementwise(f"aten.{name}.default", counterpart=f"`x + y {op} z * value`")
+    def rule(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
+        return narrowed(call, lambda it: apply(call, "+", [x, apply(call, op, [scaled(call, y, value, it), z], it)], it))
 
 
-@elementwise("aten.addcdiv.default", counterpart="`x + y / z * value`")
-def addcdiv(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
-    return narrowed(
-        call,
-        lambda it: apply(call, "+", [x, apply(call, "/", [scaled(call, y, value, it), z], it)], it),
-    )
+_added("addcmul", "*")
+_added("addcdiv", "/")
 
 
 @elementwise("aten.threshold.default", counterpart="`where(x <= threshold, value, x)`")
-def threshold(call: Call, x: Value, limit: float, value: float) -> Value:
+def threshold(call: Call, x: Value, limit: float, value: float, other: Value | None = None) -> Value:
+    """Replaces elements up to a limit. ``other`` has the elements for the others."""
     below = call.to.elementwise("<=", [x, converted(call, limit, x.dtype)], "bool")
-    return choose(call, below, converted(call, value, x.dtype), x, call.dtype)
+    other = x if other is None else other
+    return choose(call, below, converted(call, value, other.dtype), other, call.dtype)
 
 
 @elementwise("aten.threshold_backward.default", counterpart="`where(x <= threshold, 0, grad)`")
 def threshold_backward(call: Call, grad: Value, x: Value, limit: float) -> Value:
-    below = call.to.elementwise("<=", [x, converted(call, limit, x.dtype)], "bool")
-    return choose(call, below, converted(call, 0, grad.dtype), grad, call.dtype)
+    return threshold(call, x, limit, 0, grad)
 
 
 @elementwise("aten.native_dropout_backward.default", counterpart="`grad * mask * scale`")

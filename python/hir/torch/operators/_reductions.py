@@ -88,16 +88,15 @@ def along(call: Call, dim: int, ndim: int, extent: int, start: int = 0, step: in
     return call.to.insert_axes(index, [it for it in range(ndim) if it != dim]) if ndim > 1 else index
 
 
-@operator("aten.all.default", "aten.all.dim", "aten.all.dims", counterpart="`reduction` with `bitwise_and`")
-def all_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", True, dims_of(call, x, dims), keepdim)
-    return call.to.convert(found, call.dtype)
+def _quantifier(name: str, op: str, neutral: bool) -> None:
+    @operator(*(f"aten.{name}.{it}" for it in ("default", "dim", "dims")), counterpart=f"`reduction` with `{op}`")
+    def rule(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+        found = call.to.reduce(call.to.convert(x, "bool"), op, neutral, dims_of(call, x, dims), keepdim)
+        return call.to.convert(found, call.dtype)
 
 
-@operator("aten.any.default", "aten.any.dim", "aten.any.dims", counterpart="`reduction` with `bitwise_or`")
-def any_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", False, dims_of(call, x, dims), keepdim)
-    return call.to.convert(found, call.dtype)
+_quantifier("all", "bitwise_and", True)
+_quantifier("any", "bitwise_or", False)
 
 
 @operator("aten.cumsum.default", "aten.cumprod.default", counterpart="`scan`")
@@ -167,28 +166,28 @@ def var_mean(
 def layer_norm(
     call: Call, x: Value, normalized: tuple[int, ...], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
-    dtype = x.dtype
-    wide = wide_type(dtype)
+    normal, average, scale = normalized_by(call, x, tuple(range(x.ndim - len(normalized), x.ndim)), eps)
+    return in_types_of(call, scaled_and_shifted(call, normal, weight, bias), average, scale)
+
+
+def normalized_by(call: Call, x: Value, dims: tuple[int, ...], eps: float) -> tuple[Value, Value, Value]:
+    """Elements with mean 0 and variance 1 along dimensions, the mean, and the factor, in the type of the sums."""
+    wide = wide_type(x.dtype)
     x = call.to.convert(x, wide)
-    dims = list(range(x.ndim - len(normalized), x.ndim))
-    count = float(prod(normalized))
-    average = apply(call, "/", [call.to.sum(x, dims, True), count], wide)
-    centered = apply(call, "-", [x, average], wide)
-    variance = call.to.sum(apply(call, "*", [centered, centered], wide), dims, True)
-    shifted = apply(call, "+", [apply(call, "/", [variance, count], wide), eps], wide)
-    scale = apply(call, "rsqrt", [shifted], wide)
-    result = apply(call, "*", [centered, scale], wide)
-    if weight is not None:
-        result = apply(call, "*", [result, weight], wide)
-    if bias is not None:
-        result = apply(call, "+", [result, bias], wide)
-    # On the CPU, PyTorch keeps the statistics in the type of the input, if those of the weights are the same.
-    _, *kept = call.types
-    return (
-        call.to.convert(result, dtype),
-        call.to.convert(average, kept[0].dtype),
-        call.to.convert(scale, kept[1].dtype),
-    )
+    variance, average = moments(call, x, dims, 0, True)
+    scale = apply(call, "rsqrt", [apply(call, "+", [variance, eps], wide)], wide)
+    return apply(call, "*", [apply(call, "-", [x, average], wide), scale], wide), average, scale
+
+
+def scaled_and_shifted(call: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:
+    x = x if weight is None else apply(call, "*", [x, weight], x.dtype)
+    return x if bias is None else apply(call, "+", [x, bias], x.dtype)
+
+
+def in_types_of(call: Call, *results: Value) -> tuple[Value, Value, Value]:
+    """Results in the types of the call. On the CPU, PyTorch keeps the statistics in the type of the input, if those of the weights are the same."""
+    first, second, third = (call.to.convert(it, expected.dtype) for it, expected in zip(results, call.types))
+    return first, second, third
 
 
 @operator("aten.native_layer_norm_backward.default", counterpart="`reduction` and products")
@@ -236,22 +235,11 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    to, wide = call.to, wide_type(x.dtype)
-    rows = to.reshape(to.convert(x, wide), (batch, groups, channels // groups * places))
-    variance, average = moments(call, rows, (2,), 0, True)
-    scale = apply(call, "rsqrt", [apply(call, "+", [variance, eps], wide)], wide)
-    normal = apply(call, "*", [apply(call, "-", [rows, average], wide), scale], wide)
-    result = to.reshape(normal, (batch, channels, places))
-    if weight is not None:
-        result = apply(call, "*", [result, to.insert_axes(weight, [1])], wide)
-    if bias is not None:
-        result = apply(call, "+", [result, to.insert_axes(bias, [1])], wide)
-    _, *kept = call.types
-    return (
-        to.convert(to.reshape(result, x.shape), x.dtype),
-        to.convert(to.squeeze(average, [2]), kept[0].dtype),
-        to.convert(to.squeeze(scale, [2]), kept[1].dtype),
-    )
+    to = call.to
+    normal, average, scale = normalized_by(call, to.reshape(x, (batch, groups, channels // groups * places)), (2,), eps)
+    factors = (None if it is None else to.insert_axes(it, [1]) for it in (weight, bias))
+    result = scaled_and_shifted(call, to.reshape(normal, (batch, channels, places)), *factors)
+    return in_types_of(call, to.reshape(result, x.shape), to.squeeze(average, [2]), to.squeeze(scale, [2]))
 
 
 def softmax_parts(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value]:

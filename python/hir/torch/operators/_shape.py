@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 from .._builder import Value, is_float
-from .._graph import DType
 from ._complex import PARTS, complex_copy
 from ._elementwise import apply
 from ._indexing import from_start, gathered, scattered
@@ -303,8 +302,3 @@ def triangle(call: Call, x: Value, diagonal: int = 0) -> Value:
     kept = call.to.elementwise(comparison, [columns, rows], "bool")
     zero = call.to.full((), 0, x.dtype)
     return call.to.elementwise("where", [kept, x, zero], x.dtype)
-
-
-def dtype_of(it: Any, default: str) -> str:
-    """An optional argument ``dtype``."""
-    return it.name if isinstance(it, DType) else default
