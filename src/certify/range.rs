@@ -66,6 +66,17 @@ impl Bounds {
         }
     }
 
+    /// Returns the part of the numbers that half has, without those below its normal ones if 0 is not among them.
+    fn in_half(self) -> Self {
+        const NORMAL: f64 = 6.2e-5;
+        let it = self.meet(within(largest(DType::Half)));
+        Self {
+            low: if it.low > 0.0 { it.low.max(NORMAL) } else { it.low },
+            high: if it.high < 0.0 { it.high.min(-NORMAL) } else { it.high },
+            least: if it.least > 0.0 { it.least.max(NORMAL) } else { 0.0 },
+        }
+    }
+
     fn times(self, other: Self) -> Self {
         let all = [self.low, self.high].map(|a| [other.low, other.high].map(|b| a * b)).concat();
         Self::new(all.iter().copied().fold(f64::MAX, f64::min), all.into_iter().fold(f64::MIN, f64::max))
@@ -101,8 +112,10 @@ pub(crate) struct Recorder {
     dividends: FxHashMap<u64, FxHashSet<u64>>,
     /// By limit of numbers: what has to be below it.
     limited: FxHashMap<u64, (f64, FxHashSet<u64>)>,
-    /// Whether a type has less than 24 bits.
+    /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
     is_coarse: bool,
+    has_half: bool,
+    has_bytes: bool,
 }
 
 impl Recorder {
@@ -154,6 +167,8 @@ impl Recorder {
 
     pub(crate) fn uses(&mut self, of: Option<DType>) {
         self.is_coarse |= of.and_then(DType::significand_bits).is_some_and(|it| it < 24);
+        self.has_half |= of == Some(DType::Half);
+        self.has_bytes |= of.is_some_and(|it| it.class() == Class::SmallFloat);
     }
 
     /// Returns the conditions on the inputs, by their names, on which all of these faults are finite; `None` if they are not known. Inputs have at
@@ -164,6 +179,9 @@ impl Recorder {
         inputs: &[String],
         magnitude: f64,
     ) -> Option<Vec<String>> {
+        if self.has_bytes {
+            return None;
+        }
         // By element, the last ones first, which operands precede.
         let mut needs: BTreeMap<usize, Bounds> = BTreeMap::new();
         let mut boxes = vec![FINITE; inputs.len()];
@@ -215,6 +233,8 @@ impl Recorder {
 
     fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: u64, need: Bounds) -> Option<()> {
         let at = self.known.get(&value)?.0;
+        // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
+        let need = if self.has_half { need.in_half() } else { need };
         let all = needs.entry(at).or_insert(FINITE);
         *all = all.meet(need);
         Some(())

@@ -69,7 +69,7 @@ pub struct WorldFlags {
     pub memory_limit: u32,
     /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
     /// needs up to 30 seconds of one core for a billion. Default: 4 for hir-run, 1 for the trials of the other tools. N also allows N million
-    /// instructions of all ranks, and at least 4 million.
+    /// instructions of all ranks, and at least 6 million.
     #[arg(long, value_name = "N")]
     max_work: Option<u32>,
 }

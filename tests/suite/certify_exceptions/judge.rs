@@ -56,8 +56,9 @@ impl Inputs {
     /// Moves all numbers into a box.
     fn limit(&mut self, limits: &[Limit], rng: &mut Rng) {
         for (number, (tensor, &dtype)) in self.tensors.iter_mut().zip(&self.dtypes).enumerate() {
-            let own: Vec<&Limit> = limits.iter().filter(|it| it.tensor == number).collect();
-            let is_within = |value: f64| own.iter().all(|it| it.has(value));
+            let own: Vec<&Limit> =
+                limits.iter().filter(|it| it.tensor.is_none_or(|it| it == number)).collect();
+            let is_within = |value: f64| value.is_finite() && own.iter().all(|it| it.has(value));
             // Numbers at the bounds of the box, and others between them.
             let ends = own.iter().flat_map(|it| [0.999, 1.001, 0.5, 2.0].map(|factor| it.number * factor));
             let all = ends.chain([0.0, 1e-30, 1e-3, 1.0, 100.0, 1e30]).flat_map(|it| [it, -it]);
@@ -82,7 +83,8 @@ impl Inputs {
 
 /// A condition that a certificate prints, such as `|T1| <= 2.5`.
 pub struct Limit {
-    tensor: usize,
+    /// The number of the input; `None` for all.
+    tensor: Option<usize>,
     is_magnitude: bool,
     relation: String,
     number: f64,
@@ -93,16 +95,19 @@ impl Limit {
     fn all(text: &str) -> Result<Vec<Self>, String> {
         let line = text.lines().find_map(|it| it.split_once("certified on a range, where "));
         let conditions = line.ok_or_else(|| format!("no range: {text}"))?.1;
-        conditions
-            .split(" and ")
-            .map(|it| Self::read(it).ok_or_else(|| format!("no condition: {it}")))
-            .collect()
+        let conditions =
+            conditions.split(" and ").map(|it| Self::read(it).ok_or_else(|| format!("no condition: {it}")));
+        // The magnitude below which no sum or product overflows.
+        let most = text.split_once(" are at most ").and_then(|it| it.1.split(' ').next()?.parse().ok());
+        let most =
+            most.map(|number| Self { tensor: None, is_magnitude: true, relation: "<=".to_owned(), number });
+        conditions.chain(most.map(Ok)).collect()
     }
 
     fn read(text: &str) -> Option<Self> {
         let [name, relation, number] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
         Some(Self {
-            tensor: name.trim_matches('|').strip_prefix('T')?.parse().ok()?,
+            tensor: Some(name.trim_matches('|').strip_prefix('T')?.parse().ok()?),
             is_magnitude: name.starts_with('|'),
             relation: relation.to_owned(),
             number: number.parse().ok()?,
