@@ -14,7 +14,7 @@ pub const MAX_RANK_INSTRUCTIONS: usize = 1_000_000;
 pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MILLION;
 
 /// The default limit on them. Planning, checking and running a million takes up to `SECONDS` of one core.
-pub const DEFAULT_WORLD_INSTRUCTIONS: usize = DEFAULT_MAX_WORK as usize * MILLION;
+pub const DEFAULT_WORLD_INSTRUCTIONS: usize = 6 * MILLION;
 
 const MILLION: usize = 1_000_000;
 const SECONDS: usize = 3;

@@ -186,7 +186,7 @@ const STABLEHLO: &[Layer] = &[
 const STABLEHLO_IMPORT: &[Layer] = &[
     ("errors numbers types uniform lift", &[]),
     ("tensors device_numbers", BEFORE),
-    ("constant control dot elementwise fold index manual opaque pad reduce shape", BEFORE),
+    ("constant control dot elementwise fold index manual opaque pad pieces reduce shape", BEFORE),
     ("bits", &["numbers"]),
     ("sort", &["elementwise"]),
     ("extreme", &["elementwise", "reduce"]),
