@@ -35,11 +35,12 @@ const RACE_SEEDS: u64 = 40;
 
 /// Programs whose statements are ordered only by the queue of an NCCL communicator, or by a Wait on another stream than that of the
 /// post. The CUDA backend has no queues, and its Wait orders nothing that its own rank does on another stream.
-const ORDERED_BY_NCCL: [&str; 5] = [
+const ORDERED_BY_NCCL: [&str; 6] = [
     "cuda-async-communication.hir",
     "hierarchical-collectives-order.hir",
     "hoist-communication-order-by-queue.hir",
     "hoist-communication-storage.hir",
+    "sink-waits-storage.hir",
     "wait-orders-other-stream.hir",
 ];
 
