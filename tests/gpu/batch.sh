@@ -17,7 +17,7 @@ gpus=${HIR_EMULATED_GPUS:-$(
 
 # Prints the last line of an output that gives the reason for a failure. Lines of ranks that hir-run starts
 # have a prefix.
-batch_reason() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$1" | tail -1; }
+batch_reason() { grep -hE '^\[(FAILED|UNDECIDED)\]|^(\[[0-9]+\] )?hir-run:|panicked' "$1" | tail -1; }
 
 batch_add() {
     local job=$1 number=$2
