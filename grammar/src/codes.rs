@@ -203,8 +203,8 @@ codes! {
     TooLarge = "E0409", Error;
     /// The plans or the simulated ranks need more memory than `--memory-limit` allows, 16 GiB by default, or the
     /// simulated runs compute or communicate more elements than `--max-work` allows: 4 billion by default in
-    /// hir-run, 1 billion in other tools. Or the plans of all ranks have more million instructions than `--max-work`, 4 by default. Nothing is wrong with the program: bind smaller extents, or raise the
-    /// limit. The exit code is 6.
+    /// hir-run, 1 billion in other tools. Or the plans of all ranks have more than 6 million instructions, or than `--max-work` million.
+    /// Nothing is wrong with the program: bind smaller extents, or raise the limit. The exit code is 6.
     OverBudget = "E0410", Error;
     /// A rank waits for a communication that it has not posted, or not again since its last Wait for it. nvFuser's
     /// interpreter ends a program there; a Wait for a transfer of the CUDA backend reads a semaphore instead, and waits

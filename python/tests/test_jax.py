@@ -127,3 +127,14 @@ def test_verify_says_what_it_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "text.mlir").write_text("module {\n", encoding="utf-8")
     done = python("-m", "hir", "jax", "verify", str(tmp_path / "text.mlir"))
     assert (done.returncode, done.stdout.split(":")[0]) == (1, "[FAILED] not run"), done.stderr
+
+
+def test_an_infinity_equals_only_itself() -> None:
+    pytest.importorskip("ml_dtypes")
+    from hir.jax._run import first_difference
+
+    whole = np.array([np.inf, 1], np.float32)
+    for found in ([5, 1], [-np.inf, 1], [np.nan, 1]):
+        element = first_difference([(2, (slice(0, 2),), np.array(found, np.float32))], whole, None)
+        assert element is not None and (element.device, element.index, element.ulp) == (2, (0,), None)
+    assert first_difference([(2, (slice(0, 2),), whole)], whole, None) is None

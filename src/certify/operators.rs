@@ -236,9 +236,10 @@ impl<'a> Call<'a> {
         require(fits, CONVERTS).map(|()| self.algebra.constant(value, self.to))
     }
 
-    /// Returns the types of the operands; the condition of a selection is no part of its result.
+    /// Returns the types of the operands; the condition of a selection and the indices of an embedding are no part of the result.
     fn converted_types(&self) -> impl Iterator<Item = Option<DType>> {
-        let parts = self.of.args.iter().skip(usize::from(self.of.stmt.op == Op::Where));
+        let skipped = usize::from(matches!(self.of.stmt.op, Op::Where | Op::Embedding));
+        let parts = self.of.args.iter().skip(skipped);
         parts.map(|arg| self.of.program.tensors[arg.0].dtype)
     }
 

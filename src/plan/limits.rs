@@ -39,7 +39,7 @@ pub const DEFAULT_MEMORY_LIMIT: usize = {
 };
 
 /// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or
-/// communicated, and in millions of instructions of all ranks.
+/// communicated.
 pub const DEFAULT_MAX_WORK: u32 = 4;
 
 /// The same for tools that decide themselves how many programs they run, and under how many schedules.

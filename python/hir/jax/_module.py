@@ -127,9 +127,9 @@ class Module:
                 if it.operation.name == "sdy.mesh":
                     it.operation.erase()
                 else:
-                    _without_constraints(it.operation)
+                    _without_shardings(it.operation)
             module._module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
-            return Module(re.sub(r",? ?sdy\.sharding = #sdy\.sharding<@\w+, \[[^\]]*\]>", "", str(module._module)))
+            return Module(str(module._module))
 
     def _set_type(self, main: Any, inputs: list[Any], outputs: list[Any]) -> None:
         ir = _ir()
@@ -139,7 +139,8 @@ class Module:
     def _whole(self, type: Any) -> Any:
         ir = _ir()
 
-        if not self._mesh_name:
+        # A token has no shape.
+        if not self._mesh_name or not hasattr(type, "shape"):
             return ir.DictAttr.get({})
         axes = ", ".join(["{}"] * len(type.shape))
         return ir.DictAttr.get({"sdy.sharding": ir.Attribute.parse(f"#sdy.sharding<@{self._mesh_name}, [{axes}]>")})
@@ -195,7 +196,15 @@ def _origins(operation: Any, number: dict[int, int]) -> Sequence[int]:
     return list(found)
 
 
-def _without_constraints(operation: Any) -> None:
+def _without_shardings(operation: Any) -> None:
+    """Removes what says where values are, from an operation and those in its regions."""
+    ir = _ir()
+    for name in ("arg_attrs", "res_attrs"):
+        if name in operation.attributes:
+            kept = [{it.name: it.attr for it in own if it.name != "sdy.sharding"} for own in operation.attributes[name]]
+            operation.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(it) for it in kept])
+    if "sdy.sharding" in operation.attributes:
+        del operation.attributes["sdy.sharding"]
     for region in operation.regions:
         for block in region.blocks:
             for it in list(block.operations):
@@ -203,7 +212,7 @@ def _without_constraints(operation: Any) -> None:
                     it.operation.results[0].replace_all_uses_with(it.operation.operands[0])
                     it.operation.erase()
                 else:
-                    _without_constraints(it.operation)
+                    _without_shardings(it.operation)
 
 
 def element_type(name: str) -> np.dtype[Any]:

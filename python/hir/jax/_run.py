@@ -32,13 +32,16 @@ def in_xla(module: Module, inputs: Sequence[np.ndarray]) -> list[Parts]:
     options.num_replicas = build.num_replicas = 1
     build.use_spmd_partitioning = build.use_shardy_partitioner = count > 1
     build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
-    compiled = devices[0].client.compile_and_load(module.text.encode(), xla_client.DeviceList(tuple(devices)), options)
-    classes = importlib.import_module("jax.sharding")
-    mesh = classes.Mesh(np.array(devices).reshape(module.mesh), [str(it) for it in range(len(module.mesh))])
-    # XLA chooses shardings where the module leaves them open.
-    of_inputs, of_outputs = compiled.get_parameter_shardings(), compiled.get_output_shardings()
-    arguments = [jax.device_put(it, _sharding(of_inputs and of_inputs[at], mesh, it.ndim)) for at, it in enumerate(inputs)]
-    found = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
+    try:
+        compiled = devices[0].client.compile_and_load(module.text.encode(), xla_client.DeviceList(tuple(devices)), options)
+        classes = importlib.import_module("jax.sharding")
+        mesh = classes.Mesh(np.array(devices).reshape(module.mesh), [str(it) for it in range(len(module.mesh))])
+        # XLA chooses shardings where the module leaves them open.
+        of_inputs, of_outputs = compiled.get_parameter_shardings(), compiled.get_output_shardings()
+        arguments = [jax.device_put(it, _sharding(of_inputs and of_inputs[at], mesh, it.ndim)) for at, it in enumerate(inputs)]
+        found = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
+    except RuntimeError as error:
+        raise HirError(f"XLA does not run the module: {error}") from None
     results = []
     for number, shards in enumerate(found):
         sharding = _sharding(of_outputs and of_outputs[number], mesh, shards[0].ndim)
@@ -121,7 +124,7 @@ def first_difference(parts: Parts, whole: np.ndarray, rtol: float | None) -> Ele
             tolerance = rtol if rtol is not None else _epsilon(whole) ** 0.5
             a, b = value.astype(wide.dtype), wide[place]
             with np.errstate(invalid="ignore"):
-                near = np.abs(a - b) <= tolerance * np.maximum(np.abs(b), scale)
+                near = np.isfinite(a) & np.isfinite(b) & (np.abs(a - b) <= tolerance * np.maximum(np.abs(b), scale))
             differs = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
         if differs.any():
             at = tuple(int(it) for it in np.argwhere(differs)[0]) if differs.ndim else ()

@@ -51,6 +51,7 @@ impl<'m, 's> Importer<'m, 's> {
             // A number needs no storage.
             (it, _) => return Ok(it),
         };
+        self.store_pieces(&tensor);
         if self.region.is_none() {
             return Ok(Value::Tensor(self.constrained(tensor, &sharding)));
         }

@@ -29,11 +29,14 @@ pub(super) struct Pieces {
 impl Importer<'_, '_> {
     /// Returns values behind one another along a dimension, which the program stores when an operation reads all of them.
     pub(super) fn joined_later(&mut self, values: Vec<Value>, dim: usize) -> Value {
-        let mut all = Vec::new();
-        values.iter().for_each(|it| self.extend(&mut all, it, dim));
         let extent = values.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim]));
         // Complex numbers have their own parts.
-        if self.has_parts || all.len() > MAX_PIECES || all.is_empty() || u32::try_from(extent).is_err() {
+        if self.has_parts || u32::try_from(extent).is_err() {
+            return self.joined(values, dim);
+        }
+        let mut all = Vec::new();
+        values.iter().for_each(|it| self.extend(&mut all, it, dim));
+        if all.len() > MAX_PIECES || all.is_empty() {
             return self.joined(values, dim);
         }
         self.of_pieces(all, dim)
@@ -64,7 +67,7 @@ impl Importer<'_, '_> {
         match self.pieces_of(value, dim) {
             Some(own) => all.extend(own.iter().map(|(piece, end)| (*piece, start + end))),
             None if extent > 0 => {
-                all.push((self.pieces.len() as u32, start.saturating_add(extent as u32)));
+                all.push((self.pieces.len() as u32, start + extent as u32));
                 self.pieces.push(value.clone());
             }
             None => {}
