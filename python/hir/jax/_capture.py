@@ -39,15 +39,23 @@ def capture(
 
     Raises ``HirError`` at an operation that hir does not read, ``TypeError`` if ``function`` is not from ``jax.jit``.
     """
-    lowered: object = function
-    # A string has a method `lower`, too.
-    if isinstance(function, Jitted) and not isinstance(function, str):
-        lowered = function.lower(*args, **kwargs)
-    if not isinstance(lowered, Lowered):
-        message = f"expected `jax.jit(f)` or `jax.jit(f).lower(...)`, not {type(function).__name__}: wrap it in `jax.jit`"
-        raise TypeError(message)
-    text = lowered.as_text()
+    text = lowered(function, *args, **kwargs).as_text()
     if save is not None:
         Path(save).write_text(text, encoding="utf-8")
     program, warnings = _hir.read(text, "<jax>" if save is None else os.fspath(save), None, [])
     return Program(program, parse_diagnostics(warnings))
+
+
+def lowered(function: object, *args: Any, **kwargs: Any) -> Lowered:
+    """What ``jax.jit`` lowers a function to for these arguments, unless it is lowered already.
+
+    Raises ``TypeError`` if ``function`` is not from ``jax.jit``.
+    """
+    found = function
+    # A string has a method `lower`, too.
+    if isinstance(function, Jitted) and not isinstance(function, str):
+        found = function.lower(*args, **kwargs)
+    if not isinstance(found, Lowered):
+        message = f"expected `jax.jit(f)` or `jax.jit(f).lower(...)`, not {type(function).__name__}: wrap it in `jax.jit`"
+        raise TypeError(message)
+    return found

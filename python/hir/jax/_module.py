@@ -99,9 +99,8 @@ class Module:
         with module._context, ir.Location.unknown():
             main, block = _main(module._module), module._block
             all = list(block.operations)
-            arguments = [main.attributes["arg_attrs"][at] for at in range(len(block.arguments))] if "arg_attrs" in main.attributes else None
-            if arguments is None:
-                arguments = [ir.DictAttr.get({}) for _ in block.arguments]
+            has_attributes = "arg_attrs" in main.attributes
+            arguments = list(main.attributes["arg_attrs"]) if has_attributes else [ir.DictAttr.get({}) for _ in block.arguments]
             known: list[tuple[int, int]] = []
             for at, it in enumerate(all[:operation]):
                 for number, result in enumerate(it.operation.results):
@@ -118,7 +117,6 @@ class Module:
     def unsharded(self) -> Module | None:
         """The module on one device; `None` if a part of it says what each device does."""
         ir = _ir()
-
         if "sdy.manual_computation" in self.text:
             return None
         module = Module(self.text)
@@ -133,12 +131,10 @@ class Module:
 
     def _set_type(self, main: Any, inputs: list[Any], outputs: list[Any]) -> None:
         ir = _ir()
-
         main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
 
     def _whole(self, type: Any) -> Any:
         ir = _ir()
-
         # A token has no shape.
         if not self._mesh_name or not hasattr(type, "shape"):
             return ir.DictAttr.get({})
@@ -168,7 +164,6 @@ def _key(operation: Any) -> int:
 
 def _origin(value: Any, number: dict[int, int]) -> tuple[int, int]:
     ir = _ir()
-
     if isinstance(value.owner, ir.Block):
         return -1, ir.BlockArgument(value).arg_number
     result = ir.OpResult(value)
@@ -178,7 +173,6 @@ def _origin(value: Any, number: dict[int, int]) -> tuple[int, int]:
 def _origins(operation: Any, number: dict[int, int]) -> Sequence[int]:
     """The operations of the main function that an operation and its regions read."""
     ir = _ir()
-
     found: dict[int, None] = {}
 
     def look(it: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from .._diagnostic import HirError
-from ._capture import Jitted, Lowered
+from ._capture import Jitted, Lowered, lowered
 from ._module import Module, Operation, element_type
 from ._run import Element, Parts, first_difference, in_hir, in_xla
 
@@ -177,14 +177,12 @@ def _lowered(function: object, args: Sequence[Any]) -> tuple[str, list[np.ndarra
     if isinstance(function, str):
         return function, [np.asarray(it) for it in args] or None
     jax = importlib.import_module("jax")
-    lowered: Any = function.lower(*args) if isinstance(function, Jitted) else function
-    if not isinstance(lowered, Lowered):
-        raise TypeError(f"expected `jax.jit(f)`, `jax.jit(f).lower(...)` or a text, not {type(function).__name__}")
-    text = lowered.as_text()
+    found = lowered(function, *args)
+    text = found.as_text()
     if not args:
         return text, None
     # JAX leaves out the arguments that the function does not use.
-    compiled: Any = getattr(lowered, "compile")()
+    compiled: Any = getattr(found, "compile")()
     kept = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda it: it is None)
     return text, [np.asarray(it) for it, sharding in zip(jax.tree.leaves(args), kept) if sharding is not None]
 
