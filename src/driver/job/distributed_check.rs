@@ -1,8 +1,6 @@
 //! Handles outputs that are too large to gather on one rank: each rank keeps its part, and the ranks compare
 //! digests.
 
-use std::hash::{DefaultHasher, Hasher};
-
 use crate::run::{failure::JobFailure, verdict::OutputVerdict};
 use hir_executor::ProcessGroup;
 use hir_plan::Plan;
@@ -30,11 +28,8 @@ pub fn judge_distributed(
     mine: &[Option<DenseTensor>],
     peers: &dyn ProcessGroup,
 ) -> Result<OutputVerdict, JobFailure> {
-    let digest = |it: &Option<DenseTensor>| {
-        let mut hasher = DefaultHasher::new();
-        it.iter().for_each(|it| it.data.hash_values(&mut hasher));
-        hasher.finish().to_le_bytes()
-    };
+    let digest =
+        |it: &Option<DenseTensor>| it.as_ref().map_or(0, |it| it.data.digest_of_values()).to_le_bytes();
     let digests: Vec<u8> = mine.iter().flat_map(digest).collect();
     let digests = peers.all_gather(&digests)?;
     let digest = |rank: usize, at: usize| digests.get(rank).and_then(|it| it.get(8 * at..8 * at + 8));

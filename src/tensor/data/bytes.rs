@@ -21,11 +21,14 @@ pub fn fault_in_elements(dtype: DType, bytes: &[u8]) -> Option<String> {
 /// Sets elements to what a file contains. Elements for which the bytes do not suffice stay as they are.
 pub fn set_elements(data: &mut Data, bytes: &[u8], order: ByteOrder) {
     fn set<T: Element>(to: &mut [T], bytes: &[u8], order: ByteOrder) {
-        let append = |bits: u64, byte: &u8| bits << 8 | u64::from(*byte);
-        for (slot, bytes) in to.iter_mut().zip(bytes.chunks_exact(T::DTYPE.size())) {
+        let size = T::DTYPE.size();
+        for (slot, bytes) in to.iter_mut().zip(bytes.chunks_exact(size)) {
+            // A copy of a constant size is one load, and the loop over bytes is not: tensors of 1 GB are read.
+            let mut word = [0; 8];
+            word[..size].copy_from_slice(&bytes[..size]);
             *slot = T::from_bits(match order {
-                ByteOrder::Little => bytes.iter().rev().fold(0, append),
-                ByteOrder::Big => bytes.iter().fold(0, append),
+                ByteOrder::Little => u64::from_le_bytes(word),
+                ByteOrder::Big => u64::from_be_bytes(word) >> (64 - 8 * size),
             });
         }
     }

@@ -1,6 +1,8 @@
 //! Equality of elements for verdicts: between results and expected values, and between ranks.
 
-use std::hash::Hasher;
+use std::hash::{DefaultHasher, Hasher};
+
+use rayon::prelude::*;
 
 use super::{Data, Element, each, shadow::number_to_f64};
 
@@ -32,39 +34,49 @@ impl Data {
         each!(self, v => v[i].to_i128())
     }
 
-    /// Hashes all elements so that elements of one type with the same value have the same hash.
-    pub fn hash_values(&self, hasher: &mut impl Hasher) {
-        each!(self, v => v.iter().for_each(|it| hasher.write_u64(value_bits(*it))));
+    /// Returns a digest of all elements: elements of one type with the same values have the same digest. Threads share the work.
+    pub fn digest_of_values(&self) -> u64 {
+        each!(self, v => {
+            let parts: Vec<u64> = v.par_chunks(CHUNK_LEN).map(chunk_digest).collect();
+            let mut hasher = DefaultHasher::new();
+            parts.iter().for_each(|it| hasher.write_u64(*it));
+            hasher.finish()
+        })
     }
 }
 
 /// The magnitude from which binary64 rounds integers.
 const EXACT_INTEGERS: f64 = (1u64 << 53) as f64;
 
-/// Returns the bits of an element, the same for all zeros and for all NaNs.
-fn value_bits<T: Element>(element: T) -> u64 {
-    let value = element.to_f64();
-    match T::FLOAT {
-        true if value == 0.0 => 0,
-        true if value.is_nan() => u64::MAX,
-        true | false => element.to_bits(),
+/// The number of elements that a thread hashes at a time.
+const CHUNK_LEN: usize = 1 << 16;
+
+/// Returns the digest of some elements, in which all zeros are equal, and all NaNs.
+fn chunk_digest<T: Element>(elements: &[T]) -> u64 {
+    let [zero, nan] = [0.0, f64::NAN].map(|it| T::from_f64(it).0);
+    let mut bytes = Vec::with_capacity(size_of_val(elements));
+    for element in elements {
+        let value = element.to_f64();
+        let element = match T::FLOAT {
+            true if value == 0.0 => zero,
+            true if value.is_nan() => nan,
+            true | false => *element,
+        };
+        bytes.extend_from_slice(&element.to_bits().to_le_bytes()[..T::DTYPE.size()]);
     }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::hash::{DefaultHasher, Hasher};
-
     use super::*;
 
     #[test]
     fn the_hash_agrees_with_the_comparison() {
         let values = [0.0, -0.0, f32::NAN, -f32::NAN, 1.0, -1.0, f32::from_bits(1), f32::INFINITY];
-        let hash = |it: f32| {
-            let mut hasher = DefaultHasher::new();
-            Data::F32(vec![it]).hash_values(&mut hasher);
-            hasher.finish()
-        };
+        let hash = |it: f32| Data::F32(vec![it]).digest_of_values();
         for (a, b) in values.iter().flat_map(|a| values.map(|b| (*a, b))) {
             let is_same = Data::F32(vec![a]).has_same_value(0, &Data::F32(vec![b]));
             assert_eq!(is_same, a == b || a.is_nan() && b.is_nan());
