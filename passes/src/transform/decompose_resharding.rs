@@ -23,6 +23,8 @@
 //! * An operator with several results computes them as the first one is sharded; the others are resharded behind it.
 //! * Sums of partial sums are added before they are reduced, also those of the iterations of a loop: one reduction
 //!   instead of several (`partial_sums`).
+//! * A sum of which all readers take the same slices is reduced to these (`sliced_sums`).
+//! * The transpose of a product that is an output is a product of transposes (`transposed_products`).
 //! * If a sharded tensor is another one with its rows shifted (`slice`, `cat`, `pad`), neighbours exchange the rows at the
 //!   borders of their parts (`shifts`).
 //! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
@@ -43,14 +45,16 @@ mod partial_sums;
 mod red_op;
 mod several_results;
 mod shifts;
+mod sliced_sums;
 mod slices;
+mod transposed_products;
 
 use grammar::{
     DimMap, attr, axis_text,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass, TypeRule},
+    ir::{Attr, AxisId, BlockId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op, OpClass, TypeRule},
     rules::AxesState,
     span::Span,
 };
@@ -71,7 +75,7 @@ use crate::{
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
 };
 use contraction::contracted_device_pieces;
-use copies::{ReshardedCopies, copy_stmt};
+use copies::{ReshardedCopies, copy_stmt, rewritten_storage};
 use device_reduction::reduces_over_devices;
 pub(crate) use device_reduction::{reduces_in_one_step, reduction_stmt, set_reduction_axes};
 use generators::generator_stmt;
@@ -88,15 +92,18 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     program.tensors.ids().try_for_each(|tensor| check_even_parts(program, tensor))?;
     let mut fresh = IrBuilder::of(program);
-    let shifted = shifts::exchange_rows(program, &mut fresh, body, remarks);
+    let mut changed = shifts::exchange_rows(program, &mut fresh, body, remarks);
     let write_counts = write_counts(program, &|_| true);
+    let rewritten = rewritten_storage(program, body, &write_counts);
+    changed |= transposed_products::fold(program, &mut fresh, body, &rewritten);
+    changed |= sliced_sums::shard(program, &mut fresh, body, &rewritten, remarks);
     let reshards_result = arguments.text("reshard") == Some("result");
-    let mut copies = ReshardedCopies::of(program, body, &write_counts);
+    let mut copies = ReshardedCopies::of(program, body, rewritten);
     let is_value = |it: &(TensorId, OpStmt)| !copies.is_rewritten(it.0);
     let top_level = program.block(body).iter();
     let generators = top_level.filter_map(|stmt| generator_stmt(program, *stmt)).filter(is_value).collect();
     let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let mut changed = expand(program, body, &mut |program, stmt| {
+    changed |= expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let is_on_slices = mentions_slice(program, stmt);
         copies.enter(program, stmt);
@@ -124,7 +131,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
         Ok(changed.then_some(ctx.stmts))
     })?;
-    changed |= shifted | partial_sums::add_before_reduction(program, &mut fresh, body, remarks);
+    changed |= partial_sums::add_before_reduction(program, &mut fresh, body, remarks);
     Ok(Change::from_flag(changed))
 }
 
@@ -415,6 +422,17 @@ impl Decomposer<'_> {
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give the operands and results the same sharding, with Sets before and after the operator")
     }
+}
+
+/// Returns the statements that read each tensor, once for each operand.
+fn readers(program: &Program, body: BlockId) -> FxHashMap<TensorId, Vec<StmtId>> {
+    let mut readers: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
+    for (stmt, it) in program.ops_in(body) {
+        for (tensor, _) in it.tensor_uses(program).into_iter().filter(|it| it.1 != AccessMode::Write) {
+            readers.entry(tensor).or_default().push(stmt);
+        }
+    }
+    readers
 }
 
 /// Returns whether the operator copies elements without changing them.

@@ -131,19 +131,12 @@ struct Copy {
 }
 
 impl ReshardedCopies {
-    pub(super) fn of(program: &Program, body: BlockId, write_counts: &FxHashMap<TensorId, usize>) -> Self {
-        let calls = OpaqueCallModel::MayAlias;
-        let sharing = AliasClasses::of(program, body, &analyze_bindings(program), calls);
-        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-        let written = write_counts.iter().filter(|(tensor, count)| **count > 1 || inputs.contains(tensor));
-        let classes: FxHashSet<TensorId> = written.map(|(tensor, _)| sharing.alias_class(*tensor)).collect();
-        let of_class = program.tensors.ids().map(|it| (it, sharing.alias_class(it)));
-        let rewritten = of_class.filter(|(_, class)| classes.contains(class));
+    pub(super) fn of(program: &Program, body: BlockId, rewritten: FxHashMap<TensorId, TensorId>) -> Self {
         let mut blocks = FxHashMap::default();
         add_blocks(program, &[body], block_sets_stream(program, body), &mut blocks);
         Self {
             found: FxHashMap::default(),
-            rewritten: rewritten.collect(),
+            rewritten,
             body,
             written: FxHashSet::default(),
             blocks,
@@ -193,6 +186,20 @@ impl ReshardedCopies {
             self.found.entry(arg).or_default().push(copy);
         }
     }
+}
+
+/// Returns the tensors whose storage is written again, each with the class of its storage.
+pub(super) fn rewritten_storage(
+    program: &Program,
+    body: BlockId,
+    write_counts: &FxHashMap<TensorId, usize>,
+) -> FxHashMap<TensorId, TensorId> {
+    let sharing = AliasClasses::of(program, body, &analyze_bindings(program), OpaqueCallModel::MayAlias);
+    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let written = write_counts.iter().filter(|(tensor, count)| **count > 1 || inputs.contains(tensor));
+    let classes: FxHashSet<TensorId> = written.map(|(tensor, _)| sharing.alias_class(*tensor)).collect();
+    let of_class = program.tensors.ids().map(|it| (it, sharing.alias_class(it)));
+    of_class.filter(|(_, class)| classes.contains(class)).collect()
 }
 
 /// Adds the statements of the last block of a path, and of the blocks in it, unless streams are set: a stream of a loop may not

@@ -13,7 +13,7 @@ use grammar::{
     DimMap, attr,
     dtype::DType,
     ir::{BlockId, Expr, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, TypeRule},
+    ops::{Op, TypeRule},
     words::RedOp,
 };
 use hir_ir::{
@@ -25,6 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     collective_red_op,
     device_reduction::{reduces_in_one_step, reduction_stmt, set_reduction_axes},
+    readers,
     slices::mentions_slice,
 };
 use crate::{
@@ -56,7 +57,7 @@ pub(super) fn add_before_reduction(
 ) -> bool {
     let mut merger = Merger {
         write_counts: write_counts(program, &|_| true),
-        read_counts: read_counts(program, body),
+        readers: readers(program, body),
         io: Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect(),
         program,
         fresh,
@@ -76,7 +77,7 @@ struct Merger<'p> {
     fresh: &'p mut IrBuilder,
     remarks: &'p mut Remarks,
     write_counts: FxHashMap<TensorId, usize>,
-    read_counts: FxHashMap<TensorId, usize>,
+    readers: FxHashMap<TensorId, Vec<StmtId>>,
     io: FxHashSet<TensorId>,
 }
 
@@ -116,7 +117,7 @@ impl Merger<'_> {
             return None;
         };
         let out = it.out_tensor().filter(|it| self.is_written_once(*it))?;
-        let is_only_here = |it: &TensorId| self.read_counts.get(it) == Some(&1) && !self.io.contains(it);
+        let is_only_here = |it: &TensorId| self.is_read_once(*it);
         let of = |it: &TensorId| sums.get(it).filter(|_| is_only_here(it));
         let (a, b) = (of(a)?, of(b)?);
         let goal = Sharding::of(self.program, out)?;
@@ -205,7 +206,7 @@ impl Merger<'_> {
             (true, true) | (false, false) => return None,
         };
         let sum = sums.get(&term)?;
-        let is_only_here = self.read_counts.get(&term) == Some(&1) && !self.io.contains(&term);
+        let is_only_here = self.is_read_once(term);
         let goal = Sharding::of(self.program, total)?;
         let ops = body.iter().filter_map(|stmt| self.program.op(*stmt));
         let fits = is_only_here
@@ -291,6 +292,10 @@ impl Merger<'_> {
         self.program.tensors[a].dtype == self.program.tensors[b].dtype
     }
 
+    fn is_read_once(&self, tensor: TensorId) -> bool {
+        self.readers.get(&tensor).is_some_and(|it| it.len() == 1) && !self.io.contains(&tensor)
+    }
+
     fn is_written_once(&self, tensor: TensorId) -> bool {
         let is_input = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
         !is_input && self.write_counts.get(&tensor).is_none_or(|count| *count <= 1)
@@ -302,14 +307,4 @@ struct Accumulation {
     add: StmtId,
     total: TensorId,
     sum: DeviceSum,
-}
-
-/// Counts the operands that each tensor is.
-fn read_counts(program: &Program, body: BlockId) -> FxHashMap<TensorId, usize> {
-    let mut counts = FxHashMap::default();
-    let uses = program.ops_in(body).flat_map(|(_, it)| it.tensor_uses(program));
-    for (tensor, _) in uses.filter(|it| it.1 != AccessMode::Write) {
-        *counts.entry(tensor).or_default() += 1;
-    }
-    counts
 }
