@@ -98,6 +98,22 @@ result = v.verify(f, x, w, u)
 assert "stablehlo.tanh" in result.difference.operation and result.difference.through.startswith("%9 = "), str(result)
 """
 
+#: A comparison of two sums of the same numbers, which rounding decides; and a fault in the operation behind it.
+ROUNDED = """
+import jax, jax.numpy as jnp, numpy as np
+import hir.jax._verify as v
+from hir.jax._module import Module
+
+x = jnp.asarray(np.random.default_rng(0).standard_normal((1000, 64)), jnp.float32)
+f = jax.jit(lambda x: jnp.tanh(jnp.where(x.sum(0) > x[::-1].sum(0), 1.0, -1.0)))
+print(v.verify(f, x))
+in_xla = v.in_xla
+v.in_xla = lambda module, inputs: in_xla(Module(module.text.replace("stablehlo.tanh", "stablehlo.sine")), inputs)
+result = v.verify(f, x)
+named = Module(f.lower(x).as_text()).operations()[result.difference.number].text
+assert result.code == 3 and named == result.difference.operation and "stablehlo.tanh" in named, str(result)
+"""
+
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
@@ -118,6 +134,15 @@ def test_verify_finds_planted_faults() -> None:
     done = python("-c", PLANTED)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout == "[SUCCESS] XLA and hir compute the same but for rounding: elements: 20, outputs: 2\n"
+
+
+def test_verify_goes_on_behind_what_rounding_decides() -> None:
+    pytest.importorskip("jax")
+    done = python("-c", ROUNDED)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    decides, verdict = done.stdout.splitlines()
+    assert decides.startswith("rounding of its operands decides, and from the same operands") and "stablehlo.compare" in decides
+    assert verdict == "[SUCCESS] XLA and hir compute the same but for rounding: elements: 64, outputs: 1"
 
 
 def test_verify_says_what_it_does_not_run(tmp_path: Path) -> None:

@@ -78,13 +78,18 @@ class Module:
 
     def before(self, operation: int) -> Module:
         """The module that returns, whole on each device, what an operation computes."""
+        all = list(self._block.operations)
+        return self.returning([(operation, number) for number in range(len(all[operation].operation.results))])
+
+    def returning(self, wanted: Sequence[tuple[int, int]]) -> Module:
+        """The module that returns these results of operations, whole on each device, without the operations behind them."""
         ir = _ir()
         module = Module(self.text)
         with module._context, ir.Location.unknown():
             main, block = _main(module._module), module._block
             all = list(block.operations)
-            results = list(all[operation].operation.results)
-            for it in reversed(all[operation + 1 :]):
+            results = [all[operation].operation.results[number] for operation, number in wanted]
+            for it in reversed(all[max((it[0] for it in wanted), default=-1) + 1 :]):
                 it.operation.erase()
             with ir.InsertionPoint(block):
                 ir.Operation.create("func.return", operands=results)

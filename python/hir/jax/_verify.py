@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 import numpy as np
@@ -15,6 +15,8 @@ from ._run import Element, Parts, first_difference, in_hir, in_xla
 
 #: The passes after which hir runs the module.
 PASSES = "@lower"
+#: How many operations may make rounding differences large, before the search ends.
+MOST_AMPLIFIED = 16
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Verification:
     difference: Difference | None
     #: Who agrees with XLA on one device, in words.
     agrees: str
+    #: Operations whose results differ because their operands are rounded differently; from equal operands, both compute the same.
+    amplified: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -58,7 +62,9 @@ class Verification:
         if self.output is None:
             if not self.elements:
                 return "[UNDECIDED] the module has no elements to compare"
-            return f"[SUCCESS] XLA and hir compute the same but for rounding: elements: {self.elements}, outputs: {self.outputs}"
+            lines = [f"rounding of its operands decides, and from the same operands XLA and hir compute the same: {it}" for it in self.amplified]
+            found = f"[SUCCESS] XLA and hir compute the same but for rounding: elements: {self.elements}, outputs: {self.outputs}"
+            return "\n".join([*lines, found])
         number, element = self.output
         lines = [f"output {number} differs: {element}"]
         lines.extend([str(self.difference)] if self.difference else [])
@@ -71,7 +77,8 @@ def verify(function: Jitted | Lowered | str, *args: Any, seed: int = 0, rtol: fl
     ``function`` is what ``jax.jit`` returns, with its arguments, or a text of StableHLO. Without arguments, inputs are random by ``seed``.
     Floats may differ by ``rtol``, relative to the element or the root mean square of its tensor; the default is the square root of the type's
     epsilon. The search makes the results of one operation after the other whole outputs. Where a difference needs the real outputs, because
-    others change how XLA partitions, the smallest last part of the module that has it is named.
+    others change how XLA partitions, the smallest last part of the module that has it is named. An operation such as a comparison makes
+    rounding differences large; where both compute the same from equal operands, the search goes on behind it, with the results of hir.
 
     Raises ``HirError`` if hir or XLA does not run the module.
     """
@@ -79,16 +86,28 @@ def verify(function: Jitted | Lowered | str, *args: Any, seed: int = 0, rtol: fl
     module = Module(text)
     if inputs is None:
         inputs = _random(module, seed)
-    own = in_hir(module, inputs, passes)
-    found = in_xla(module, inputs)
-    elements = sum(it.size for it in own)
-    for number, (parts, whole) in enumerate(zip(found, own)):
-        element = first_difference(parts, whole, rtol)
-        if element is not None:
-            search = _Search(module, inputs, rtol, passes)
-            difference = search.find(number, element)
-            return Verification(len(own), elements, (number, element), difference, _judge(module, inputs, number, whole, parts, rtol))
-    return Verification(len(own), elements, None, None, "")
+    amplified: list[str] = []
+    first = 0
+    while True:
+        own = in_hir(module, inputs, passes)
+        found = in_xla(module, inputs)
+        elements = sum(it.size for it in own)
+        differences = ((number, first_difference(parts, whole, rtol)) for number, (parts, whole) in enumerate(zip(found, own)))
+        output = next(((number, element) for number, element in differences if element is not None), None)
+        if output is None:
+            return Verification(len(own), elements, None, None, "", tuple(amplified))
+        number, element = output
+        search = _Search(module, inputs, rtol, passes)
+        difference = search.find(number, element)
+        if difference is None or len(amplified) == MOST_AMPLIFIED or not search.is_rounding(difference):
+            named = difference and replace(difference, number=first + difference.number)
+            agrees = _judge(module, inputs, number, own[number], found[number], rtol)
+            return Verification(len(own), elements, output, named, agrees, tuple(amplified))
+        amplified.append(difference.operation)
+        behind = difference.number + 1
+        first += behind
+        module, needed = module.behind(behind)
+        inputs = [*inputs, *search.values(needed)]
 
 
 class _Search:
@@ -113,6 +132,19 @@ class _Search:
         differs = self._own(number)
         return Difference(self._operations[number].text, number, differs) if differs else None
 
+    def is_rounding(self, difference: Difference) -> bool:
+        """Whether both compute the same in an operation, and only in it, where its operands are those of hir and differ in bits from XLA's."""
+        number = difference.number
+        if difference.through is not None or not any(self._rounds(it) for it in self._operations[number].reads):
+            return False
+        alone, needed = self._module.before(number).behind(number)
+        return self._compare(alone, [*self._inputs, *self.values(needed)], None) is None
+
+    def _rounds(self, number: int) -> bool:
+        module = self._module.before(number)
+        own, found = in_hir(module, self._inputs, self._passes), in_xla(module, self._inputs)
+        return any((part != whole[place]).any() for parts, whole in zip(found, own) for _, place, part in parts)
+
     def _own(self, number: int) -> Element | None:
         """How the results of an operation differ, whole on each device."""
         if number not in self._known:
@@ -133,7 +165,7 @@ class _Search:
         while first < end:
             middle = (first + end + 1) // 2
             part, needed = self._module.behind(middle)
-            found = _try(lambda: self._compare(part, [*self._inputs, *self._values(needed)], output))
+            found = _try(lambda: self._compare(part, [*self._inputs, *self.values(needed)], output))
             if found is None:
                 end = middle - 1
             else:
@@ -141,12 +173,9 @@ class _Search:
         through = None if first == last else self._operations[last].text
         return Difference(self._operations[first].text, first, at, through)
 
-    def _values(self, needed: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        results: dict[int, list[np.ndarray]] = {}
-        for number, _ in needed:
-            if number not in results:
-                results[number] = in_hir(self._module.before(number), self._inputs, self._passes)
-        return [results[number][result] for number, result in needed]
+    def values(self, needed: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        """These results of operations, as hir computes them."""
+        return in_hir(self._module.returning(needed), self._inputs, self._passes) if needed else []
 
 
 def _try(compare: Callable[[], Element | None]) -> Element | None:
