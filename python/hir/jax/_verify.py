@@ -30,6 +30,13 @@ class Difference:
     #: The last operation of the smallest part that differs, where the operation alone, its results whole on each device, does not.
     through: str | None = None
 
+    def in_module(self, whole: Sequence[Operation], first: int, part: Sequence[Operation]) -> Difference:
+        """The difference in the whole module, of which this one's operations are the last part, from `first` on."""
+        number = first + self.number
+        last = next((at for at, it in enumerate(part) if it.text == self.through), None)
+        through = None if last is None else whole[first + last].text
+        return replace(self, operation=whole[number].text, number=number, through=through)
+
     def __str__(self) -> str:
         if self.through is None:
             return f"operation {self.number} differs, and what it reads does not: {self.operation}\n  {self.element}"
@@ -87,7 +94,8 @@ def verify(function: Jitted | Lowered | str, *args: Any, seed: int = 0, rtol: fl
     if inputs is None:
         inputs = _random(module, seed)
     amplified: list[str] = []
-    first = 0
+    # The module that is left begins with this operation of the whole one, whose text is named.
+    first, operations = 0, module.operations()
     while True:
         own = in_hir(module, inputs, passes)
         found = in_xla(module, inputs)
@@ -100,10 +108,10 @@ def verify(function: Jitted | Lowered | str, *args: Any, seed: int = 0, rtol: fl
         search = _Search(module, inputs, rtol, passes)
         difference = search.find(number, element)
         if difference is None or len(amplified) == MOST_AMPLIFIED or not search.is_rounding(difference):
-            named = difference and replace(difference, number=first + difference.number)
+            named = difference and difference.in_module(operations, first, module.operations())
             agrees = _judge(module, inputs, number, own[number], found[number], rtol)
             return Verification(len(own), elements, output, named, agrees, tuple(amplified))
-        amplified.append(difference.operation)
+        amplified.append(operations[first + difference.number].text)
         behind = difference.number + 1
         first += behind
         module, needed = module.behind(behind)
