@@ -165,6 +165,18 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Checks the types of a matrix product: one type, or two bytes for each element of the operands and binary32 for those of the result,
+    /// to which its sums are rounded.
+    pub(super) fn types_of_product(&mut self, operands: &[TensorId], out: TensorId) {
+        let dtype = |it: &TensorId| self.program.tensors[*it].dtype;
+        let is_narrow = |it: &TensorId| matches!(dtype(it), Some(DType::BFloat | DType::Half));
+        if dtype(&out) == Some(DType::Float) && operands.iter().all(is_narrow) {
+            self.equal_types(operands);
+        } else {
+            self.equal_types(&[operands, &[out]].concat());
+        }
+    }
+
     /// Checks that the result of an operator that copies elements has the type of its first operand.
     pub(super) fn equal_types_of_result(&mut self, args: &[TensorId]) {
         if let (Some(first), Some(out)) = (args.first(), self.stmt.out_tensor()) {

@@ -38,9 +38,7 @@ impl Rule for Linear {
                 ref other => check.rank_error(*bias, other.len(), 1),
             }
         }
-        let mut all = args.to_vec();
-        all.push(out);
-        check.equal_types(&all);
+        check.types_of_product(args, out);
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {

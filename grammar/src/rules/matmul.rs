@@ -29,7 +29,7 @@ impl Rule for Matmul {
                 pair.into_iter().for_each(|(axis, its)| check.equal_axes(arg, axis, out, its));
             }
         }
-        check.equal_types(&[a, b, out]);
+        check.types_of_product(&[a, b], out);
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {

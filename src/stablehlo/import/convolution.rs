@@ -183,9 +183,10 @@ impl<'m, 's> Importer<'m, 's> {
             let free: Vec<usize> = (0..=count).collect();
             let left = Roles { batch: Vec::new(), contracted: vec![count + 1], free };
             let right = Roles { batch: Vec::new(), contracted: vec![0], free: vec![1] };
+            let dtype = met.dtype;
             let mut shape = met.shape.clone();
             shape[count + 1] = matrix[1];
-            let product = Value::Tensor(self.product(met, own, &left, &right, &shape));
+            let product = Value::Tensor(self.product(met, own, [&left, &right], dtype, &shape));
             sum = Some(match sum {
                 Some(it) => self.binary_values("add", it, product)?,
                 None => product,

@@ -1,6 +1,6 @@
 //! Products of tensors.
 
-use grammar::ops::Op;
+use grammar::{dtype::DType, ops::Op};
 use hir_ir::build::apply;
 
 use super::{Importer, Results};
@@ -55,23 +55,26 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected equal extents",
             ));
         }
-        // A product has one element type: that of the result, unless an operand has a larger one.
+        // A product has one element type: that of the result, unless an operand has a larger one. Operands of two bytes give sums of
+        // binary32.
         let wide = [a.dtype(), b.dtype()]
             .into_iter()
             .fold(ty.dtype, |wide, it| if it.size() > wide.size() { it } else { wide });
-        let (a, b) = (self.converted(a, wide)?, self.converted(b, wide)?);
+        let is_narrow = matches!(a.dtype(), DType::BFloat | DType::Half) && a.dtype() == b.dtype();
+        let of_operands = if is_narrow && wide == DType::Float { a.dtype() } else { wide };
+        let (a, b) = (self.converted(a, of_operands)?, self.converted(b, of_operands)?);
         let (a, b) = (self.materialized(a), self.materialized(b));
-        let product = Value::Tensor(self.product(a, b, &left, &right, &ty.shape));
+        let product = Value::Tensor(self.product(a, b, [&left, &right], wide, &ty.shape));
         Ok(vec![self.converted(product, ty.dtype)?])
     }
 
-    /// Multiplies two tensors whose dimensions have these roles.
+    /// Multiplies two tensors of one type whose dimensions have these roles; `dtype` is the type of the result.
     pub(super) fn product(
         &mut self,
         a: Tensor,
         b: Tensor,
-        left: &Roles,
-        right: &Roles,
+        [left, right]: [&Roles; 2],
+        dtype: DType,
         shape: &[i64],
     ) -> Tensor {
         let is_of_rows = left.batch.is_empty()
@@ -80,9 +83,9 @@ impl<'m, 's> Importer<'m, 's> {
             && !left.free.is_empty()
             && b.axes == 0;
         if is_of_rows {
-            self.product_of_rows(a, b, left, right, shape)
+            self.product_of_rows(a, b, [left, right], dtype, shape)
         } else {
-            self.general_product(a, b, left, right, shape)
+            self.general_product(a, b, [left, right], dtype, shape)
         }
     }
 
@@ -91,15 +94,15 @@ impl<'m, 's> Importer<'m, 's> {
         &mut self,
         a: Tensor,
         b: Tensor,
-        left: &Roles,
-        right: &Roles,
+        [left, right]: [&Roles; 2],
+        dtype: DType,
         shape: &[i64],
     ) -> Tensor {
         let order: Vec<usize> = left.free.iter().chain(&left.contracted).copied().collect();
         let a = self.permuted(a, &order);
         // A weight that is contracted in its last dimension is that of a linear layer.
         let op = if right.contracted[0] == 1 { Op::Linear } else { Op::Matmul };
-        let result = self.emit(a.axes, shape, a.dtype, apply(op, [a.id, b.id]));
+        let result = self.emit(a.axes, shape, dtype, apply(op, [a.id, b.id]));
         self.unsharded_sum(&result);
         result
     }
@@ -108,12 +111,12 @@ impl<'m, 's> Importer<'m, 's> {
         &mut self,
         a: Tensor,
         b: Tensor,
-        left: &Roles,
-        right: &Roles,
+        [left, right]: [&Roles; 2],
+        dtype: DType,
         shape: &[i64],
     ) -> Tensor {
         let axes = a.axes | b.axes;
-        let (dtype, batch): (_, Vec<i64>) = (a.dtype, left.batch.iter().map(|it| a.shape[*it]).collect());
+        let batch: Vec<i64> = left.batch.iter().map(|it| a.shape[*it]).collect();
         let count =
             |tensor: &Tensor, dims: &[usize]| dims.iter().map(|it| tensor.shape[*it]).product::<i64>();
         let (m, k, n) = (count(&a, &left.free), count(&a, &left.contracted), count(&b, &right.free));

@@ -90,7 +90,7 @@ impl<'m, 's> Importer<'m, 's> {
             let it = self.materialized(it.clone());
             let left = Roles { batch: Vec::new(), contracted: vec![dim], free: free.clone() };
             let right = Roles { batch: Vec::new(), contracted: vec![0], free: vec![1] };
-            let found = self.product(it, matrix.clone(), &left, &right, &shape);
+            let found = self.product(it, matrix.clone(), [&left, &right], dtype, &shape);
             Value::Tensor(self.permuted(found, &back))
         };
         let (a, c) = (product(&re, &cos), product(&re, &sin));
