@@ -418,8 +418,8 @@ def test_the_example_of_the_page_runs(monkeypatch, tmp_path):
     assert [len(it) for it in names["results"]] == [1, 1]
 
 
-def attention_of_gpus(kernel):
-    """An attention and its gradient, as a graph with a kernel that PyTorch has for GPUs."""
+def attention_of_gpus(kernel, by_name):
+    """An attention and its gradient, as a graph with a kernel that PyTorch has for GPUs; the gradient's arguments by position or by name."""
     aten = torch.ops.aten
 
     def flash(q, k, v, grad):
@@ -440,18 +440,24 @@ def attention_of_gpus(kernel):
 
     with FakeTensorMode():
         inputs = [torch.empty(2, 3, 32, 16, dtype=torch.bfloat16, device="cuda") for _ in range(4)]
-        return make_fx({"flash": flash, "cudnn": cudnn, "efficient": efficient}[kernel])(*inputs)
+        graph = make_fx({"flash": flash, "cudnn": cudnn, "efficient": efficient}[kernel])(*inputs)
+    if by_name:
+        [node] = [it for it in graph.graph.nodes if "backward" in str(it.target) and it.op == "call_function"]
+        names = [it.name for it in node.target._schema.arguments]
+        node.args, node.kwargs = node.args[:4], dict(zip(names[4:], node.args[4:]))
+    return graph
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this PyTorch has no operators of GPUs")
+@pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient"])
-def test_attention_of_gpus_is_imported(kernel):
+def test_attention_of_gpus_is_imported(kernel, by_name):
     torch.manual_seed(0)
     q, k, v, grad = (torch.randn(2, 3, 32, 16).bfloat16().float() for _ in range(4))
     leaves = [it.requires_grad_() for it in (q, k, v)]
     out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
     expected = [out, *torch.autograd.grad(out, leaves, grad)]
-    program = hir.torch.from_fx(attention_of_gpus(kernel))
+    program = hir.torch.from_fx(attention_of_gpus(kernel, by_name))
     assert not program.opaque
     [[result, state, *grads]] = program.run([[it.detach().numpy() for it in (q, k, v, grad)]])
     assert not state.any()

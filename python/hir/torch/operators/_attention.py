@@ -9,11 +9,11 @@ from .._graph import TensorType
 from ._products import attention, attention_backward
 from ._registry import Call, operator
 
-#: What the kernels for gradients take behind the gradient, the query, the keys and the values.
+#: What the kernels for gradients take behind the gradient, the query, the keys and the values, by the names of their schemas.
 TAKEN = {
-    "flash": "out sums cum_seq_q cum_seq_k max_q max_k dropout is_causal seed offset",
-    "cudnn": "out sums seed offset mask cum_seq_q cum_seq_k max_q max_k dropout is_causal",
-    "efficient": "mask out sums seed offset dropout wanted is_causal",
+    "flash": "out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal philox_seed philox_offset",
+    "cudnn": "out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k max_q max_k dropout_p is_causal",
+    "efficient": "attn_bias out logsumexp philox_seed philox_offset dropout_p grad_input_mask is_causal",
 }
 
 
@@ -49,10 +49,16 @@ def all_results(call: Call, out: Value, sums: Value) -> tuple[Any, ...]:
 @operator(*(f"aten._scaled_dot_product_{it}_attention_backward.default" for it in TAKEN), counterpart="`sdpa_bwd`")
 def backward(call: Call, grad: Value, q: Value, k: Value, v: Value, *args: Any, scale: float | None = None, **named: Any) -> tuple[Value | None, ...]:
     kernel = call.node.target.split("_")[4]
-    given = dict(zip(TAKEN[kernel].split(), args)) | named
-    if kernel == "efficient" and given["wanted"][3]:
+    names = TAKEN[kernel].split()
+    given = {"attn_bias": None, "is_causal": False} | dict(zip(names, args)) | named
+    for name in given.keys() - set(names) - {"attn_bias", "is_causal"}:
+        raise call.error(f"hir does not know the argument `{name}` of the gradient of an attention")
+    for name in set(names) - given.keys() - {"cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"}:
+        raise call.error(f"the gradient of an attention has no argument `{name}`")
+    if kernel == "efficient" and given["grad_input_mask"][3]:
         raise call.error("hir does not compute the gradient of the mask of an attention")
-    sums = call.to.reshape(given["sums"], q.shape[:-1]) if kernel == "cudnn" else given["sums"]
-    options: dict[str, Any] = {"attn_mask": given.get("mask"), "scale": scale}
-    grads = attention_backward(call, grad, q, k, v, given["out"], sums, given["dropout"], given.get("is_causal", False), **options)
+    sums = given["logsumexp"]
+    sums = call.to.reshape(sums, q.shape[:-1]) if kernel == "cudnn" else sums
+    options: dict[str, Any] = {"attn_mask": given["attn_bias"], "scale": scale}
+    grads = attention_backward(call, grad, q, k, v, given["out"], sums, given["dropout_p"], given["is_causal"], **options)
     return (*grads, None) if kernel == "efficient" else grads
