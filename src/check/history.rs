@@ -1,21 +1,19 @@
 //! Stores the accesses to a buffer and finds those that may overlap a given footprint. If every iteration of
 //! a loop accesses its own row or column, an access is compared with only a few others.
 
-use std::collections::BTreeMap;
-
 use super::overlap::Footprint;
 
 /// Accesses indexed by the elements that they touch.
 #[derive(Debug)]
 pub struct AccessHistory<A> {
     /// Accesses to columns, by the width of the matrix, each with its range of columns. Width 0 holds all
-    /// other accesses, each with its first and last element.
-    groups: BTreeMap<usize, Spans<A>>,
+    /// other accesses, each with its first and last element. Sorted: most buffers have one width and one class.
+    groups: Vec<(usize, Spans<A>)>,
 }
 
 impl<A> Default for AccessHistory<A> {
     fn default() -> Self {
-        Self { groups: BTreeMap::new() }
+        Self { groups: Vec::new() }
     }
 }
 
@@ -26,7 +24,7 @@ impl<A> AccessHistory<A> {
             Some(columns) => (at.width, columns),
             None => (0, (at.first, at.last)),
         };
-        self.groups.entry(width).or_default().push(first, last, access);
+        entry(&mut self.groups, width).push(first, last, access);
     }
 
     /// Calls `is_kept` for all accesses that may overlap `at`, and removes those for which it returns false.
@@ -41,13 +39,22 @@ impl<A> AccessHistory<A> {
     }
 }
 
+/// Returns the value of a key in a sorted list, which gets a new one if there is none.
+fn entry<K: Ord, V: Default>(all: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let at = all.partition_point(|it| it.0 < key);
+    if all.get(at).is_none_or(|it| it.0 != key) {
+        all.insert(at, (key, V::default()));
+    }
+    &mut all[at].1
+}
+
 /// Accesses indexed by inclusive intervals.
 #[derive(Debug)]
 struct Spans<A> {
     /// Entries by size class, sorted by `first`. Intervals of class `c` satisfy `last - first < 2^c`. Most
     /// buffers have few accesses and loops usually add them in order, so a sorted list is smaller than a tree
     /// and not slower.
-    classes: BTreeMap<u32, Vec<Entry<A>>>,
+    classes: Vec<(u32, Vec<Entry<A>>)>,
 }
 
 #[derive(Debug)]
@@ -59,14 +66,14 @@ struct Entry<A> {
 
 impl<A> Default for Spans<A> {
     fn default() -> Self {
-        Self { classes: BTreeMap::new() }
+        Self { classes: Vec::new() }
     }
 }
 
 impl<A> Spans<A> {
     fn push(&mut self, first: usize, last: usize, access: A) {
         let class = usize::BITS - (last - first).leading_zeros();
-        let entries = self.classes.entry(class).or_default();
+        let entries = entry(&mut self.classes, class);
         let at = entries.partition_point(|it| it.first <= first);
         entries.insert(at, Entry { first, last, access });
     }
@@ -78,17 +85,21 @@ impl<A> Spans<A> {
             let reach = 1_usize.checked_shl(*class).unwrap_or(usize::MAX);
             let from = entries.partition_point(|it| it.first < first.saturating_sub(reach));
             let to = entries.partition_point(|it| it.first <= last);
-            let mut is_gone = Vec::new();
+            let (mut first_gone, mut others) = (None, Vec::new());
             for (at, it) in entries[from..to].iter().enumerate().filter(|(_, it)| first <= it.last) {
-                if !is_kept(&it.access) {
-                    is_gone.push(from + at);
+                if is_kept(&it.access) {
+                    continue;
+                }
+                match first_gone {
+                    None => first_gone = Some(from + at),
+                    Some(_) => others.push(from + at),
                 }
             }
-            match is_gone.as_slice() {
-                [] => (),
-                [only] => drop(entries.remove(*only)),
-                many => {
-                    let mut gone = many.iter().copied().peekable();
+            match first_gone {
+                None => (),
+                Some(only) if others.is_empty() => drop(entries.remove(only)),
+                Some(only) => {
+                    let mut gone = [only].into_iter().chain(others).peekable();
                     let mut at = 0;
                     entries.retain(|_| {
                         at += 1;

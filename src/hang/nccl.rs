@@ -113,15 +113,9 @@ pub(crate) fn read(texts: &[(String, String)], tables: &Interners) -> Vec<(Rank,
 
 /// Returns a call of which only the name is known.
 fn of(name: &str) -> Signature {
-    let kind = Kind::of(&name.to_lowercase());
-    let name = match kind {
-        Kind::AllReduce => "all_reduce".to_owned(),
-        Kind::AllGather => "all_gather".to_owned(),
-        Kind::ReduceScatter => "reduce_scatter".to_owned(),
-        _ => name.to_lowercase(),
-    };
-    let kind = if name == "reduce_scatter" { Kind::ReduceScatter } else { kind };
-    Signature { name, kind, ..Signature::default() }
+    let name = name.to_lowercase();
+    let kind = Kind::of(&name);
+    Signature { name: kind.name().map_or(name, str::to_owned), kind, ..Signature::default() }
 }
 
 /// Reads an answer of RAS as JSON.
@@ -203,6 +197,7 @@ fn of_lines(text: &str) -> BTreeMap<String, Communicator> {
     let mut found: BTreeMap<String, Communicator> = BTreeMap::new();
     // The communicators of a process by their addresses.
     let mut known: BTreeMap<(String, String), (String, Rank)> = BTreeMap::new();
+    let mut with_messages = Vec::new();
     let word = |line: &str, name: &str| behind(line, name)?.split([' ', ',']).next().map(str::to_owned);
     for line in text.lines() {
         let Some((head, line)) = line.split_once(" NCCL INFO ") else { continue };
@@ -229,6 +224,9 @@ fn of_lines(text: &str) -> BTreeMap<String, Communicator> {
         } else if let (Some(last), Some((hash, rank))) = (word(line, "opCount "), known.get(&key)) {
             let Ok(last) = u32::from_str_radix(&last, 16) else { continue };
             let mut signature = of(line.split(':').next().unwrap_or_default().trim());
+            if matches!(signature.kind, Kind::Send | Kind::Recv) {
+                with_messages.push(hash.clone());
+            }
             let size = |it: &str| behind(line, it).and_then(number::<i64>);
             signature.inputs.extend(size(" count ").map(|it| vec![it]));
             let types =
@@ -241,6 +239,10 @@ fn of_lines(text: &str) -> BTreeMap<String, Communicator> {
                 .launched
                 .insert(*rank, (last.min(u32::MAX / 4) + 1, signature));
         }
+    }
+    // `opCount` counts what a rank launches (`ncclProxyStart`), also messages, of which ranks have different numbers.
+    for hash in with_messages {
+        found.entry(hash).or_default().launched.clear();
     }
     found
 }

@@ -100,7 +100,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind of a name as in `profiling_name`, without backend and peers.
+    /// Returns the kind of a name as in `profiling_name`, without backend and peers, or of one of NCCL in small letters.
     pub fn of(name: &str) -> Self {
         let name = name.trim_start_matches('_');
         let is = |stem: &str| name.starts_with(stem);
@@ -111,7 +111,7 @@ impl Kind {
             _ if is("all_reduce_barrier") || is("barrier") => Self::Barrier,
             _ if is("all_reduce") || is("allreduce") => Self::AllReduce,
             _ if is("broadcast") => Self::Broadcast,
-            _ if is("reduce_scatter") => Self::ReduceScatter,
+            _ if is("reduce_scatter") || is("reducescatter") => Self::ReduceScatter,
             _ if is("reduce") => Self::Reduce,
             _ if is("all_gather") || is("allgather") => Self::AllGather,
             _ if is("all_to_all") || is("alltoall") => Self::AllToAll,
@@ -119,6 +119,22 @@ impl Kind {
             _ if is("scatter") => Self::Scatter,
             _ => Self::Other,
         }
+    }
+
+    /// Returns the collective as Python names it.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Barrier => "barrier",
+            Self::Send | Self::Recv | Self::Coalesced | Self::Other => return None,
+        })
     }
 
     /// Returns the collective of the language, whose facts say which member needs which others.

@@ -217,12 +217,7 @@ fn call_of(line: &str) -> Option<(u32, Signature)> {
     let inputs = of("TensorShape=").map(|it| vec![shape(it)]).or_else(|| size("NumelIn="));
     let signature = Signature {
         // As Python names it.
-        name: match kind {
-            Kind::AllReduce => "all_reduce".to_owned(),
-            Kind::AllToAll => "all_to_all".to_owned(),
-            Kind::AllGather => "all_gather".to_owned(),
-            _ => name.trim_start_matches('_').to_owned(),
-        },
+        name: kind.name().unwrap_or(name.trim_start_matches('_')).to_owned(),
         kind,
         inputs: inputs.unwrap_or_default(),
         outputs: size("NumelOut=").unwrap_or_default(),

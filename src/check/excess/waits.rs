@@ -100,8 +100,10 @@ impl<'p> Search<'p> {
 
     /// Returns the finding if the program does not need the wait `it`.
     fn check_wait(&self, it: &WaitCandidate) -> Option<Excess> {
-        let is_implied = self.order_decides && self.changes_no_order(it);
-        let kind = if is_implied { ExcessKind::ImpliedWait } else { self.kind_by_races(it)? };
+        let kind = match self.kind_by_order(it) {
+            ControlFlow::Break(known) => known?,
+            ControlFlow::Continue(()) => self.kind_by_races(it)?,
+        };
         let origin = self.world[it.first.rank].code[it.first.inst].origin;
         Some(Excess {
             stmt: (it.first.rank, origin),
@@ -111,16 +113,39 @@ impl<'p> Search<'p> {
         })
     }
 
-    /// Returns whether all work and allocations are known to have the same order without a wait. Then no access races.
-    fn changes_no_order(&self, it: &WaitCandidate) -> bool {
+    /// Breaks with what a wait is, as `kind_by_races` would, if the first work whose order changes without it tells that. If all work and
+    /// allocations keep their order, no access races.
+    fn kind_by_order(&self, it: &WaitCandidate) -> ControlFlow<Option<ExcessKind>> {
+        if !self.order_decides {
+            return ControlFlow::Continue(());
+        }
         let mut watch = self.transfers.watch.clone();
-        self.ends_without(it, &mut |at| {
-            if self.order.is_unchanged(&at) && !self.transfers.is_posted_again(&mut watch, &at) {
-                ControlFlow::Continue(())
+        let mut is_needed = false;
+        let is_implied = self.ends_without(it, &mut |at| {
+            if self.transfers.is_posted_again(&mut watch, &at) {
+                is_needed = true;
+            } else if self.order.is_unchanged(&at) {
+                return ControlFlow::Continue(());
             } else {
-                ControlFlow::Break(())
+                is_needed = self.is_of_caller(&at, &self.order.difference(&at));
             }
-        })
+            ControlFlow::Break(())
+        });
+        match (is_implied, is_needed) {
+            (true, _) => ControlFlow::Break(Some(ExcessKind::ImpliedWait)),
+            (false, true) => ControlFlow::Break(None),
+            (false, false) => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Returns whether the caller depends on an order that work loses.
+    fn is_of_caller(&self, at: &Occurrence, lost: &OrderDifference) -> bool {
+        let kind = &self.world[at.rank].code[at.inst].kind;
+        match lost {
+            OrderDifference::Unchanged => false,
+            OrderDifference::LostCallerOrder => is_work(kind),
+            OrderDifference::LostOrder(_) => matches!(kind, InstKind::ReadOutputs),
+        }
     }
 
     /// Walks over all instructions without a wait. Returns whether the walk ends without a break.
@@ -140,21 +165,17 @@ impl<'p> Search<'p> {
             if is_race || self.transfers.is_posted_again(&mut watch, &at) {
                 return ControlFlow::Break(());
             }
-            let kind = &self.world[at.rank].code[at.inst].kind;
-            if !is_work(kind) {
+            if !is_work(&self.world[at.rank].code[at.inst].kind) {
                 return ControlFlow::Continue(());
             }
-            match self.order.difference(&at) {
-                OrderDifference::Unchanged => ControlFlow::Continue(()),
-                OrderDifference::LostCallerOrder => ControlFlow::Break(()),
-                OrderDifference::LostOrder(_) if matches!(kind, InstKind::ReadOutputs) => {
-                    ControlFlow::Break(())
-                }
-                OrderDifference::LostOrder(earlier) => {
-                    pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
-                    ControlFlow::Continue(())
-                }
+            let lost = self.order.difference(&at);
+            if self.is_of_caller(&at, &lost) {
+                return ControlFlow::Break(());
             }
+            if let OrderDifference::LostOrder(earlier) = lost {
+                pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
+            }
+            ControlFlow::Continue(())
         });
         races.finish();
         let is_unneeded = is_unneeded && races.found.is_empty();

@@ -118,3 +118,37 @@ fn lines_of_info_join_communicators_by_their_hash() {
     assert_eq!(found(&absent), ("E0806", &[3][..], true));
     assert!(absent.findings[0].message.contains("wait in its initialization"), "{}", absent.verdict());
 }
+
+#[test]
+fn each_kind_of_nccl_is_a_kind_of_a_dump() {
+    let kinds = [
+        ("AllReduce", "all_reduce"),
+        ("Broadcast", "broadcast"),
+        ("Reduce", "reduce"),
+        ("AllGather", "all_gather"),
+        ("ReduceScatter", "reduce_scatter"),
+        ("AlltoAll", "all_to_all"),
+        ("Gather", "gather"),
+        ("Scatter", "scatter"),
+    ];
+    for (nccl, dump) in kinds {
+        let text =
+            (0..4).map(|it| lines(it, "COMPLETE", Some((nccl, if it == 2 { 60 } else { 61 })))).collect();
+        let late = explained(&[("job.log", text)]);
+        assert_eq!(found(&late), ("W0801", &[2][..], false), "{nccl}");
+        assert!(late.findings[0].message.contains(&format!("wait in {dump} (#")), "{}", late.verdict());
+    }
+    let reduced = |it: usize| Some((if it == 1 { "Reduce" } else { "ReduceScatter" }, 61));
+    let text = (0..4).map(|it| lines(it, "COMPLETE", reduced(it))).collect();
+    assert_eq!(found(&explained(&[("job.log", text)])), ("E0801", &[1][..], true));
+}
+
+#[test]
+fn calls_of_a_communicator_with_messages_are_not_compared() {
+    let call = |it: usize| ["Send", "Recv"].get(it).map_or(("AllReduce", 60), |name| (*name, 61));
+    let other = |it| lines(it, "COMPLETE", Some(call(it))).replace("0x5", "0x6").replace("0x27a0", "0x27b0");
+    let text = (0..4).map(|it| lines(it, "COMPLETE", Some(("AllReduce", 60))) + &other(it)).collect();
+    let found = explained(&[("job.log", text)]);
+    let (others, verdict) = (found.findings.len() - 1, found.verdict());
+    assert!(!found.is_hang && others == 0 && verdict.contains("group 27a079b828ff1a75"), "{verdict}");
+}

@@ -40,12 +40,15 @@ impl World {
 
     /// Returns the state in which hosts that block by some rules deadlock, with the order, and with the plans if they differ.
     fn blocked_by(&self, rules: &[HostRule]) -> Option<(Option<Self>, WaitOrder, WorldState)> {
+        if rules.is_empty() {
+            return None;
+        }
         let has = |rule| rules.contains(&rule);
         let order =
             WaitOrder::Hosts { creates: has(HostRule::Creation), connects: has(HostRule::Connection) };
         let waits = has(HostRule::SymmetricMemory) || has(HostRule::Exchange);
         let world = waits.then(|| self.with_host_waits(rules));
-        let state = world.as_ref().unwrap_or(self).blocked_state(order).filter(|_| !rules.is_empty())?;
+        let state = world.as_ref().unwrap_or(self).blocked_state(order)?;
         Some((world, order, state))
     }
 }
