@@ -68,7 +68,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let input = |(number, len)| {
             let element = |at: usize| {
                 let it = Element { is_input: true, ..algebra.random(("input", number, at)) };
-                algebra.record(usize::MAX, it.value, || Made::Input(number));
+                algebra.record(it.form, || Made::Input(number));
                 it
             };
             (0..len).map(element).collect()
@@ -84,6 +84,8 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
         Ok((algebra, counts, differing))
     };
+    let names: Vec<String> =
+        Program::tensors_of(&original.inputs).map(|it| original.tensor_name(it)).collect();
     let (mut refusal, mut range) = (None, None);
     for run in 0..settings.runs {
         let (mut records, mut finite) = (false, BTreeSet::new());
@@ -106,16 +108,17 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
         claim.magnitude = claim.magnitude.min(algebra.magnitude.get().into());
-        range = range.or(algebra.recorder.map(|it| (it, finite)));
+        if let (Some(refusal), Some(recorder)) = (&refusal, algebra.recorder) {
+            let found = recorder.into_inner().conditions(&finite, &names, claim.magnitude.exp2());
+            // Each run finds the same.
+            let found = found.filter(|it| range.get_or_insert(it.clone()) == it);
+            found.ok_or_else(|| fault(false)(refusal.clone()))?;
+        }
     }
     let bound = claim.error_exponent;
     let why = format!("nothing is proved: the probability of an error is at most 2^{:.0}", bound.ceil());
     expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it")?;
-    let (Some(refusal), Some((recorder, finite))) = (refusal, range) else { return Ok(claim) };
-    let names: Vec<String> =
-        Program::tensors_of(&original.inputs).map(|it| original.tensor_name(it)).collect();
-    let conditions = recorder.into_inner().conditions(&finite, &names, claim.magnitude.exp2());
-    let Some(conditions) = conditions else { return Err(fault(false)(refusal)) };
+    let (Some(refusal), Some(conditions)) = (refusal, range) else { return Ok(claim) };
     if conditions.is_empty() {
         return Ok(claim);
     }

@@ -19,6 +19,8 @@ const OPAQUE: u64 = 1 << 63;
 pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
     pub(crate) value: u64,
+    /// How it is computed from rounded numbers: elements with the same form have the same bits. `form` makes it.
+    pub(crate) form: u64,
     pub(crate) size: u32,
     pub(crate) degree: u32,
     pub(crate) logarithm: f32,
@@ -36,7 +38,7 @@ impl Element {
     /// A number, an input or a value of an unknown function. A number has the degree 0.
     const fn number(value: u64, degree: u32) -> Self {
         let (signature, faults) = (Signature::FINITE, Faults::NONE);
-        Self { value, size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
+        Self { value, form: value, size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
@@ -113,8 +115,8 @@ fn exact(number: f64, of: DType) -> f64 {
     if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && kept >> bits == 0 { number } else { f64::NAN }
 }
 
-/// The elements that a value of an idempotent function combines, by its name, its type, the value and the signature.
-type Parts = FxHashMap<(&'static str, DType, u64, [u64; 2]), Vec<Element>>;
+/// The elements that a value of an idempotent function combines, by its name, its type, and what identifies the value.
+type Parts = FxHashMap<(&'static str, DType, Identity), Vec<Element>>;
 
 /// The prime of one run, and its unknown functions.
 #[derive(Default)]
@@ -131,11 +133,11 @@ pub(crate) struct Algebra {
     divisors: RefCell<FxHashSet<u64>>,
     /// The values of unknown functions, and what is compared with them.
     pub(crate) values: RefCell<FxHashSet<u64>>,
+    /// The random forms.
+    pub(crate) forms: RefCell<FxHashSet<u64>>,
     made_of: RefCell<Parts>,
-    /// What depends on no input, by the element: the number, or NaN if it is not known.
+    /// What depends on no input, by the form: the number, or NaN if it is not known.
     numbers: RefCell<FxHashMap<u64, f64>>,
-    /// The factors of signatures, by coefficient.
-    pub(crate) factors: RefCell<FxHashMap<u64, [u64; 2]>>,
     pub(crate) sets: RefCell<FaultSets>,
     /// The faults that are finite.
     pub(crate) finite: BTreeSet<u64>,
@@ -159,16 +161,17 @@ impl Algebra {
             finite: finite.cloned().unwrap_or_default(),
             ..Self::default()
         };
-        for (value, number) in [(0, 0.0), (1, 1.0), (prime - 1, -1.0)] {
-            it.record(0, value, || Made::Number(number));
+        for (form, number) in [(0, 0.0), (1, 1.0), (prime - 1, -1.0)] {
+            it.record(form, || Made::Number(number));
         }
         it
     }
 
     /// Records how an element was computed.
-    pub(crate) fn record(&self, since: usize, value: u64, made: impl FnOnce() -> Made) {
+    pub(crate) fn record(&self, form: u64, made: impl FnOnce() -> Made) {
         if let Some(it) = &self.recorder {
-            it.borrow_mut().record(since, value, made());
+            self.forms.borrow_mut().insert(form);
+            it.borrow_mut().record(form, made());
         }
     }
 
@@ -196,11 +199,6 @@ impl Algebra {
         let size = size.saturating_add(factor);
         self.size.set(self.size.get().max(size));
         let value = (sum % u128::from(self.prime)) as u64;
-        self.record(usize::MAX, value, || {
-            Made::Products(a.iter().zip(b).map(|(a, b)| [a.value, b.value]).collect())
-        });
-        let result = Element { value, size, degree, logarithm, is_input: false, signature, faults };
-        self.limit_magnitude(result, 127.0);
         // Sums of numbers are numbers if all of their parts are exact.
         let exact = |it| exact(it, DType::Float);
         let known = a.iter().zip(b).try_fold((0.0, 0.0), |(sum, span), (a, b)| {
@@ -208,8 +206,46 @@ impl Algebra {
             Some((sum + exact(term), span + term.abs()))
         });
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
-        known.map(|it| *self.numbers.borrow_mut().entry(result.value).or_insert(it));
+        let form = known.filter(|it| !it.is_nan()).map_or_else(|| self.form(a, b), |_| value);
+        known.map(|it| *self.numbers.borrow_mut().entry(form).or_insert(it));
+        self.record(form, || Made::Products(a.iter().zip(b).map(|(a, b)| [a.form, b.form]).collect()));
+        let result = Element { value, form, size, degree, logarithm, is_input: false, signature, faults };
+        self.limit_magnitude(result, 127.0);
         result
+    }
+
+    /// Returns an element in another form, which rounds it.
+    pub(crate) fn renamed(&self, it: Element, form: u64) -> Element {
+        self.record(form, || Made::Selected(vec![it.form]));
+        Element { form, ..it }
+    }
+
+    /// Returns the form of a sum of products. A product with 1, -1 or 0 is exact, and so are a sum with 0 and an opposite sum; the operands of
+    /// one sum or product may be exchanged. Others round: the same polynomial has several forms.
+    fn form(&self, a: &[Element], b: &[Element]) -> u64 {
+        let term = |(a, b): (&Element, &Element)| {
+            let ([a, of_a], [b, of_b]) = (self.magnitude_of(a.form), self.magnitude_of(b.form));
+            [a.min(b), a.max(b), of_a ^ of_b]
+        };
+        let mut terms: Vec<[u64; 3]> = a.iter().zip(b).map(term).filter(|it| it[0] != 0).collect();
+        if terms.len() == 2 {
+            terms.sort_unstable();
+        }
+        let sign = terms.first().map_or(0, |it| it[2]);
+        terms.iter_mut().for_each(|it| it[2] ^= sign);
+        let signed = |it: u64| if sign == 1 { self.prime - it } else { it };
+        // Forms are random, so that this digest of different ones is.
+        let digest = |all: u64, it: &u64| all.wrapping_add(*it).wrapping_mul(0xf135_7aea_2e62_a9c5);
+        match terms[..] {
+            [] => 0,
+            [[1, only, _]] => signed(only),
+            _ => signed(self.drawn(&self.forms, (terms.len(), terms.iter().flatten().fold(0, digest)))),
+        }
+    }
+
+    /// Returns a form without its sign, and 1 if it had one.
+    pub(crate) fn magnitude_of(&self, form: u64) -> [u64; 2] {
+        if form > self.prime / 2 { [self.prime - form, 1] } else { [form, 0] }
     }
 
     /// Records for which magnitudes a sum of products is below a power of two.
@@ -233,20 +269,21 @@ impl Algebra {
 
     /// Returns the other truth value; they are 0 and 1.
     pub(crate) fn negated(&self, it: Element) -> Element {
-        self.sum(&[Element::ONE, self.minus(it)])
+        let form = (1 + self.prime - it.form) % self.prime;
+        self.renamed(self.sum(&[Element::ONE, self.minus(it)]), form)
     }
 
     /// Returns the reciprocal: of a constant by Fermat's theorem, else an unknown function. That of 0 is opaque.
     pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
         if !is_constant || it.value == 0 || it.is_opaque() {
             let unknown = self.partial(self.apply("reciprocal", &[it]), "division");
-            self.record(usize::MAX, unknown.value, || Made::By(Op::Reciprocal, DType::Float, vec![it.value]));
+            self.record(unknown.form, || Made::By(Op::Reciprocal, DType::Float, vec![it.form]));
             return if it.value == 0 { unknown.opaque() } else { unknown };
         }
         self.divisors.borrow_mut().insert(it.value);
         let value = power(it.value, self.prime - 2, self.prime);
         if let Some(number) = self.number(&it) {
-            self.record(usize::MAX, value, || Made::Number(number.recip()));
+            self.record(value, || Made::Number(number.recip()));
         }
         Element { logarithm: -it.logarithm, ..Element::number(value, 0) }
     }
@@ -256,14 +293,14 @@ impl Algebra {
     /// Returns the element of a number in a type. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
     pub(crate) fn constant(&self, value: Value, of: DType) -> Element {
         let it = if let Value::Int(it) = value { self.integer(it) } else { self.real(value.real()) };
-        self.record(usize::MAX, it.value, || Made::Number(value.real()));
+        self.record(it.form, || Made::Number(value.real()));
         let logarithm = value.real().abs().log2().max(-1000.0) as f32;
         self.rounded(Element { logarithm, ..it }, value.real(), of)
     }
 
     /// Returns an element that is a number, or an opaque one if its type rounds it to an infinity, to 0, or to another number that is exact.
     fn rounded(&self, it: Element, number: f64, of: DType) -> Element {
-        self.numbers.borrow_mut().entry(it.value).or_insert(number);
+        self.numbers.borrow_mut().entry(it.form).or_insert(number);
         let limit = if of == DType::Half { 65_504.0 } else { 3.38e38 };
         let fits = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
         let fits = fits && (exact(number, DType::Float).is_nan() || !exact(number, of).is_nan());
@@ -274,15 +311,16 @@ impl Algebra {
         }
     }
 
-    /// Returns the conversion to another type, which rounds. That of an opaque element is equal to nothing.
-    pub(crate) fn converted(&self, it: Element, of: DType) -> Element {
+    /// Returns what an operator gives in another type, which rounds. That of an opaque element is equal to nothing.
+    pub(crate) fn converted(&self, it: Element, of: DType, by: Op) -> Element {
         let unique = self.values.borrow().len();
-        let other = if it.is_opaque() { self.apply(("converted", unique), &[it]) } else { it };
-        self.number(&it).map_or(other, |number| self.rounded(it, number, of))
+        let renamed = || self.renamed(it, self.drawn(&self.forms, (by, of, it.form)));
+        let other = || if it.is_opaque() { self.apply(("converted", unique), &[it]) } else { renamed() };
+        self.number(&it).map_or_else(other, |number| self.rounded(it, number, of))
     }
 
     fn number(&self, it: &Element) -> Option<f64> {
-        self.numbers.borrow().get(&it.value).copied()
+        self.numbers.borrow().get(&it.form).copied()
     }
 
     /// Returns the result of an operator. What depends on no input may be infinite or NaN for all of them, so a result of a type is opaque
@@ -291,8 +329,12 @@ impl Algebra {
         let mut all = operands.iter().copied().flatten().map(|it| self.number(it));
         let is_exact = |it| of.is_none_or(|of| of.is_integral() || !exact(it, of).is_nan());
         let are_exact = all.try_fold(true, |all, it| Some(is_exact(it?) && all));
+        // Sums of integers are not rounded.
+        let is_exact_form = |it: &Element| it.form == it.value;
+        let is_integer = of.is_some_and(DType::is_integral) && operands.concat().iter().all(is_exact_form);
+        let it = if is_integer && !it.is_opaque() { self.renamed(it, it.value) } else { it };
         let Some(are_exact) = are_exact else { return it };
-        self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
+        self.numbers.borrow_mut().entry(it.form).or_insert(f64::NAN);
         // Generators have no operands, and finite numbers.
         let fits = are_exact && self.number(&it).is_some_and(is_exact) || operands.concat().is_empty();
         if fits { it } else { self.depending(self.random(("inexact", it.value, of)), &[it]).opaque() }
@@ -328,17 +370,29 @@ impl Algebra {
         Element::number(hash(self.key, name) % self.prime, 1)
     }
 
+    /// Returns a random number for a name, which is not 0 and counts in the bound as others of these.
+    pub(crate) fn drawn(&self, others: &RefCell<FxHashSet<u64>>, name: impl Hash) -> u64 {
+        let it = self.random(name).value.max(1);
+        others.borrow_mut().insert(it);
+        it
+    }
+
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: &[Element]) -> Element {
-        let own: Vec<u64> = operands.iter().map(|it| it.value).collect();
-        let value = self.depending(self.random((function, own)), operands);
-        self.values.borrow_mut().insert(value.value);
+        let [own, forms]: [Vec<u64>; 2] =
+            [|it: &Element| it.value, |it: &Element| it.form].map(|of| operands.iter().map(of).collect());
+        let form = if forms == own { None } else { Some(self.drawn(&self.forms, (&function, forms))) };
+        let value = self.drawn(&self.values, (&function, own));
+        let value = Element { form: form.unwrap_or(value), ..Element::number(value, 1) };
+        let value = self.depending(value, operands);
         if operands.iter().any(Element::is_opaque) { value.opaque() } else { value }
     }
 
     /// Returns a bound for the probability that two programs that differ agree on outputs, as the exponent of two.
     ///
-    /// They can agree because two different operands of unknown functions agree, of which there are pairs, or because two outputs do. Two
+    /// They can agree because two different operands of unknown functions agree, of which there are pairs, or because two outputs do. The
+    /// names of faults count as operands, and an output has a value and two sums of terms. Random forms and factors agree, too, but their
+    /// polynomials have coefficients of 1. Two
     /// polynomials of size `s` agree at a random point with a probability of at most `1.07 s / 2^60`, unless the prime divides their
     /// coefficients. A coefficient of them is a number of at most `s (1 + bits)` bits, over powers of two and of divisors, so that
     /// less than `s (1 + bits) / 60` of 2^54.6 primes divide it.
@@ -347,8 +401,9 @@ impl Algebra {
         let bits = 2 * self.bits.get() + 64 * self.divisors.borrow().len() as u64;
         let size =
             if self.size.get() == u32::MAX { f64::INFINITY } else { f64::from(self.size.get().max(1)) };
-        let pairs = applied * applied / 2.0 + outputs.max(1) as f64;
-        (size * (2 + bits) as f64 * pairs).log2() - 60.0
+        let pairs = applied * applied / 2.0 + 3.0 * outputs.max(1) as f64;
+        let forms = (self.forms.borrow().len() as f64).powi(2) / 2.0;
+        (size * ((2 + bits) as f64 * pairs + 2.0 * forms)).log2() - 60.0
     }
 
     /// Returns what elements of a type give.
@@ -370,13 +425,13 @@ impl Algebra {
                 let may_be_nan = |it: &Element| it.is_opaque() || it.signature != Signature::FINITE;
                 let name = if all.iter().any(may_be_nan) { name } else { name.trim_start_matches('f') };
                 let mut made_of = self.made_of.borrow_mut();
-                let id = |it: &Element| (it.value, self.terms(it.signature));
-                let key = |it: &Element| (name, of, it.value, self.terms(it.signature));
+                let key = |it: &Element| (name, of, self.identity(it));
                 let parts = |it: &Element| made_of.get(&key(it)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
-                set.sort_by_cached_key(id);
+                set.sort_by_cached_key(|it| self.identity(it));
                 let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
-                set = set.chunk_by(|a, b| id(a) == id(b)).filter(is_kept).map(|it| it[0]).collect();
+                let all = set.chunk_by(|a, b| self.is_equal(a, b)).filter(is_kept);
+                let set: Vec<Element> = all.map(|it| self.merged(it)).collect();
                 if set.len() == 1 || name == "xor" && set.is_empty() {
                     return set.first().copied().unwrap_or_default();
                 }
@@ -385,9 +440,7 @@ impl Algebra {
                 // A maximum of no floats is an infinity.
                 let value = if set.is_empty() && !of.is_integral() { value.opaque() } else { value };
                 if name.ends_with(['x', 'n']) {
-                    self.record(usize::MAX, value.value, || {
-                        Made::Selected(set.iter().map(|it| it.value).collect())
-                    });
+                    self.record(value.form, || Made::Selected(set.iter().map(|it| it.form).collect()));
                 }
                 made_of.insert(key(&value), set);
                 value

@@ -161,7 +161,7 @@ impl<'a> Call<'a> {
             (_, Op::Iota) if self.is_exact => {
                 let at = algebra.constant(Value::Int(ravel(index, &outs[0].1.whole) as i64), DType::Int64);
                 let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, at]);
-                Ok(algebra.converted(number, self.to))
+                Ok(algebra.converted(number, self.to, stmt.op))
             }
             // Their numbers may be infinite.
             (_, Op::Full | Op::Iota | Op::RngNormalGeneral) => self.unknown(index).map(Element::opaque),
@@ -248,7 +248,7 @@ impl<'a> Call<'a> {
         if self.converted_types().all(|it| it == Some(self.to)) {
             return it;
         }
-        self.narrowed(Element { is_input: false, ..self.algebra.converted(it, self.to) })
+        self.narrowed(Element { is_input: false, ..self.algebra.converted(it, self.to, self.of.stmt.op) })
     }
 
     /// Returns what an operator gives in the type of the result, which may have less numbers than those of the operands.
@@ -275,15 +275,21 @@ impl<'a> Call<'a> {
         let op = self.of.stmt.op;
         let value = self.algebra.apply((op, &self.types, self.result), all);
         if op.def().class == OpClass::Elementwise {
-            let values = || all.iter().map(|it| it.value).collect();
-            self.algebra.record(usize::MAX, value.value, || Made::By(op, self.to, values()));
+            let forms = || all.iter().map(|it| it.form).collect();
+            self.algebra.record(value.form, || Made::By(op, self.to, forms()));
         }
+        let value = if merged(self.to) == self.to { value } else { self.of_type(value) };
         let has_partial = match op.def().class {
             OpClass::Elementwise => !is_total(op),
             _ => matches!(op.def().type_rule, Rule::SdpaBwd | Rule::Unchecked),
         };
         let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
         self.narrowed(if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value })
+    }
+
+    /// Returns a result of the operator as it is rounded to the type of the result.
+    fn of_type(&self, it: Element) -> Element {
+        self.algebra.renamed(it, self.algebra.drawn(&self.algebra.forms, (self.of.stmt.op, self.to, it.form)))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -312,7 +318,7 @@ impl<'a> Call<'a> {
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
                 let quotient = algebra.reciprocal(*b, self.constants[1].is_some());
-                algebra.recorder.iter().for_each(|it| it.borrow_mut().divides(quotient.value, a.value));
+                algebra.recorder.iter().for_each(|it| it.borrow_mut().divides(quotient.form, a.form));
                 algebra.product(*a, quotient)
             }
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
@@ -350,7 +356,9 @@ impl<'a> Call<'a> {
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         require(a.len() == b.len() && (biases.is_empty() || !is_partial), MISFIT)?;
         let product = self.algebra.dot(&a, &b);
-        let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
+        // A bias is added before the product is rounded to the type of the result.
+        let biased = |it| self.of_type(self.algebra.sum(&[product, it]));
+        let result = bias.map_or(product, biased);
         let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
         Ok(self.narrowed(result))
     }

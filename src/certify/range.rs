@@ -104,7 +104,7 @@ pub(crate) enum Made {
 /// All elements that were computed in a run.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// By element: its number, in the order of computation, and a range that it has where it is finite.
+    /// By form: its number, in the order of computation, and a range that it has where it is finite.
     known: FxHashMap<u64, (usize, Bounds)>,
     made: Vec<(u64, Made)>,
     operands: usize,
@@ -119,13 +119,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Returns the number of elements.
-    pub(crate) fn len(&self) -> usize {
-        self.made.len()
-    }
-
-    /// Records an element unless it is known from before the first `since` ones, or an operand is not known.
-    pub(crate) fn record(&mut self, since: usize, value: u64, made: Made) {
+    /// Records an element unless it is known, or an operand is not.
+    pub(crate) fn record(&mut self, form: u64, made: Made) {
         let range = |it: &u64| self.known.get(it).map(|it| it.1);
         let hull = |a: Bounds, b: Bounds| Bounds::new(a.low.min(b.low), a.high.max(b.high));
         let (count, range) = match &made {
@@ -150,11 +145,12 @@ impl Recorder {
                 (all.len(), all.iter().all(|it| range(it).is_some()).then(|| range_of(*op, *to)))
             }
         };
-        let is_new = self.known.get(&value).is_none_or(|it| it.0 >= since);
-        let Some(range) = range.filter(|_| is_new && self.operands <= MOST) else { return };
+        let Some(range) = range.filter(|_| !self.known.contains_key(&form) && self.operands <= MOST) else {
+            return;
+        };
         self.operands += count;
-        self.known.insert(value, (self.made.len(), range.meet(FINITE)));
-        self.made.push((value, made));
+        self.known.insert(form, (self.made.len(), range.meet(FINITE)));
+        self.made.push((form, made));
     }
 
     pub(crate) fn divides(&mut self, quotient: u64, dividend: u64) {

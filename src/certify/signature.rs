@@ -5,14 +5,17 @@
 //!
 //! An element is a finite number plus a sum of terms. A term is a product of *faults*, of a finite coefficient, and of the conditions under which
 //! `where` selects it. A fault is a value of a partial operator, such as a logarithm, or of an unknown function of elements that have faults.
-//! Its name is a random number for the value and for the signatures of all operands. The terms are what infinities and NaNs follow from: sums may be
+//! Its name is a random number for its value and for the signatures of all operands. The terms are what infinities and NaNs follow from: sums may be
 //! in any order, and a finite factor may be distributed. Of two terms that cancel in the field, both are kept: their difference may be NaN. A sum of
 //! which each addend has faults is one fault in a product with another one, since this product may not be distributed: (1 - 1) inf is NaN, as
-//! inf - inf is, but (2 - 1) inf is not.
+//! inf - inf is, but (2 - 1) inf is not. A product of two faults is one fault: it may be 0 where both are finite.
 //!
-//! The signature is the sum of the terms with `c^k` for a coefficient `c`, and a random exponent. There are an odd and an even one: in the sum for the
-//! even one no terms with opposite signs cancel. A coefficient that is 0 has a random factor. A condition counts as itself, since the sum for a
-//! condition and its opposite is that for none.
+//! Coefficients and conditions count by their forms: a number that rounds to 0 makes NaN of an infinity, which the same number in another form
+//! only scales.
+//!
+//! The signature is the sum of the terms with a random factor for each coefficient. There are an odd and an even one: the factors of a coefficient and
+//! of its opposite are opposite for the odd one, and the same for the even one, in which no terms with opposite signs cancel. A condition counts as
+//! itself, since the sum for a condition and its opposite is that for none.
 //!
 //! Sums and products are no partial operators: a certificate holds as far as no finite ones overflow. That elements depend on those of
 //! half-precision numbers is a part of their signature. A conversion to half precision, or from double precision, is a fault.
@@ -22,9 +25,9 @@ use super::*;
 /// The terms of an element that may be infinite or NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Signature {
-    /// Their sums for the odd and for the even exponent; with a `core`, the factors of the coefficient of the only term.
+    /// Their odd and their even sum; with a `core`, the factors of the coefficient of the only term.
     sum: [u64; 2],
-    /// The product of the names of the faults of a single term.
+    /// The name of the fault of a single term.
     core: u64,
     /// Whether it depends on sums and products of half precision.
     is_half: bool,
@@ -33,10 +36,13 @@ pub(crate) struct Signature {
 impl Signature {
     pub(crate) const FINITE: Self = Self { sum: [0; 2], core: 0, is_half: false };
 
-    fn is_finite(self) -> bool {
+    pub(crate) fn is_finite(self) -> bool {
         self.sum == [0; 2]
     }
 }
+
+/// What distinguishes elements: the value, the terms, whether they depend on half precision, and the form.
+pub(crate) type Identity = (u64, [u64; 2], bool, u64);
 
 /// The name of the fault of sums and products of half-precision numbers.
 const HALF: &str = "half-precision number";
@@ -44,8 +50,26 @@ const HALF: &str = "half-precision number";
 impl Algebra {
     /// Returns whether two elements are the same, also where they are infinite or NaN.
     pub(crate) fn is_same(&self, a: &Element, b: &Element) -> bool {
-        let [one, other] = [a, b].map(|it| (self.terms(it.signature), it.signature.is_half));
-        a.value == b.value && one == other
+        self.is_equal(a, b) && a.signature.is_half == b.signature.is_half
+    }
+
+    /// Returns whether two elements have the same value and the same terms.
+    pub(crate) fn is_equal(&self, a: &Element, b: &Element) -> bool {
+        a.value == b.value && self.terms(a.signature) == self.terms(b.signature)
+    }
+
+    pub(crate) fn identity(&self, it: &Element) -> Identity {
+        (it.value, self.terms(it.signature), it.signature.is_half, it.form)
+    }
+
+    /// Returns one of elements with the same value and the same terms, which depends on all.
+    pub(crate) fn merged(&self, all: &[Element]) -> Element {
+        let forms: BTreeSet<u64> = all.iter().map(|it| it.form).collect();
+        let form = if forms.len() == 1 { all[0].form } else { self.drawn(&self.forms, &forms) };
+        self.record(form, || Made::Selected(forms.into_iter().collect()));
+        let is_half = all.iter().any(|it| it.signature.is_half);
+        let it = Element { form, faults: self.union(all.iter()), ..all[0] };
+        Element { signature: Signature { is_half, ..it.signature }, ..it }
     }
 
     /// Returns the sums of the terms.
@@ -86,15 +110,14 @@ impl Algebra {
     /// Returns an element as a fault with a name. `on` are its operands, or itself.
     fn fault(&self, it: Element, on: &[Element], name: &str) -> Element {
         let all: Vec<[u64; 2]> = on.iter().map(|it| self.terms(it.signature)).collect();
-        let core = self.random((name, it.value, all)).value.max(1);
-        self.values.borrow_mut().insert(core);
+        let core = self.drawn(&self.values, (name, it.value, all));
         let is_half = on.iter().any(|it| it.signature.is_half);
-        Element { signature: Signature { sum: [1; 2], core, is_half }, ..it }
+        Element { signature: Signature { sum: [1; 2], core, is_half }, size: it.size.max(1), ..it }
     }
 
     /// Returns a value that a partial operator may make infinite or NaN.
     pub(crate) fn partial(&self, it: Element, name: &'static str) -> Element {
-        self.faulty(it, it.value, name)
+        self.faulty(it, it.form, name)
     }
 
     /// Returns an element with a fault of this number, unless that is finite.
@@ -113,7 +136,7 @@ impl Algebra {
 
     /// Returns a sum or product of half-precision numbers, or an element of another type.
     pub(crate) fn in_range(&self, it: Element, of: DType) -> Element {
-        let limit = if of == DType::Half { self.limit(HALF, it.value, HALF) } else { 0 };
+        let limit = if of == DType::Half { self.limit(HALF, it.form, HALF) } else { 0 };
         if of != DType::Half || self.finite.contains(&limit) {
             return it;
         }
@@ -127,28 +150,29 @@ impl Algebra {
 
     /// Returns a conversion to a type with less numbers.
     pub(crate) fn narrowed(&self, it: Element, name: &'static str) -> Element {
-        self.faulty(it, self.limit((name, it.value), it.value, name), name)
+        self.faulty(it, self.limit((name, it.form), it.form, name), name)
     }
 
     /// Records that a number has a limit if a fault, whose number is the result, is finite.
-    fn limit(&self, fault: impl Hash, value: u64, name: &str) -> u64 {
-        let limit = self.random(("limit", fault)).value;
+    fn limit(&self, fault: impl Hash, form: u64, name: &str) -> u64 {
+        let limit = self.drawn(&self.values, ("limit", fault));
         let most = largest(if name.ends_with("double precision") { DType::Float } else { DType::Half });
-        self.recorder.iter().for_each(|of| of.borrow_mut().limit(limit, value, most));
+        self.recorder.iter().for_each(|of| of.borrow_mut().limit(limit, form, most));
         limit
     }
 
     /// Returns what a truth value selects.
     pub(crate) fn selected(&self, condition: Element, a: Element, b: Element) -> Element {
         let other = self.negated(condition);
-        let since = self.recorder.as_ref().map_or(0, |it| it.borrow().len());
         let result = self.dot(&[condition, other], &[a, b]);
-        self.record(since, result.value, || Made::Selected(vec![a.value, b.value]));
         let [one, two] = [a, b].map(|it| self.terms(it.signature));
-        let under = |it: [u64; 2], when: Element| it.map(|it| self.times(it, when.value));
+        let under = |it: [u64; 2], when: Element| it.map(|it| self.times(it, when.form));
+        // A selection is exact.
+        let form = (self.times(condition.form, a.form) + self.times(other.form, b.form)) % self.prime;
+        self.record(form, || Made::Selected(vec![a.form, b.form]));
         let sum = if one == two { one } else { self.plus(under(one, condition), under(two, other)) };
         let signature = Signature { sum, core: 0, is_half: result.signature.is_half };
-        let result = Element { signature, ..result };
+        let result = Element { signature, form, ..result };
         if condition.signature.is_finite() {
             return result;
         }
@@ -161,12 +185,14 @@ impl Algebra {
         let is_half = a.iter().chain(b).any(|it| it.signature.is_half);
         let is_term = |it: &(&Element, &Element)| !(it.0.signature.is_finite() && it.1.signature.is_finite());
         let mut terms = a.iter().zip(b).filter(is_term).map(|(a, b)| match (a.signature, b.signature) {
-            (one, _) if one.is_finite() => self.scaled(*b, a.value),
-            (_, other) if other.is_finite() => self.scaled(*a, b.value),
+            (one, _) if one.is_finite() => self.scaled(*b, a.form),
+            (_, other) if other.is_finite() => self.scaled(*a, b.form),
             _ => {
                 let [one, other] = [a, b].map(|it| self.as_factor(it));
                 let sum = [0, 1].map(|at| self.times(one.sum[at], other.sum[at]));
-                Signature { sum, core: self.times(one.core, other.core), is_half }
+                // A product of two finite numbers may be 0, so that of three depends on their order.
+                let cores = BTreeSet::from([one, other].map(|it| (it.core, it.sum[1])));
+                Signature { sum, core: self.drawn(&self.values, ("product", cores)), is_half }
             }
         });
         if a.len() == 1 {
@@ -180,7 +206,7 @@ impl Algebra {
 
     /// Returns a signature as that of a single term.
     fn as_factor(&self, it: &Element) -> Signature {
-        let core = |sum| self.random(("sum", it.value, sum)).value.max(1);
+        let core = |sum| self.drawn(&self.values, ("sum", it.value, sum));
         match it.signature {
             one if one.core != 0 => one,
             other => Signature { sum: [1; 2], core: core(other.sum), ..other },
@@ -189,18 +215,10 @@ impl Algebra {
 
     /// Returns the signature of the product with a finite coefficient.
     fn scaled(&self, it: Element, coefficient: u64) -> Signature {
-        if coefficient == 1 {
-            return it.signature;
-        }
-        let exponent = hash(self.key, "exponent") >> 34 & !1 | 1 << 29;
-        let factor = || match coefficient {
-            0 => [0, 1].map(|at| self.random(("zero", at)).value),
-            _ => {
-                let even = power(coefficient, exponent, self.prime);
-                [self.times(even, coefficient), even]
-            }
-        };
-        let factor = *self.factors.borrow_mut().entry(coefficient).or_insert_with(factor);
+        let [magnitude, sign] = self.magnitude_of(coefficient);
+        let random = |at: u64| self.drawn(&self.forms, ("factor", at, magnitude));
+        let of = |at| if magnitude == 1 { 1 } else { random(at) };
+        let factor = [if sign == 1 { self.prime - of(0) } else { of(0) }, of(1)];
         Signature { sum: [0, 1].map(|at| self.times(it.signature.sum[at], factor[at])), ..it.signature }
     }
 }
