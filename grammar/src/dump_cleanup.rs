@@ -7,7 +7,9 @@
 //! Invariant: apart from normalized characters, the cleaned text consists only of source lines. Their order
 //! changes only if lines of several ranks are separated by their tags. Cleanup takes linear time.
 
+mod json_lines;
 mod normalize_chars;
+mod rank_shapes;
 mod strip_log_prefix;
 mod unwrap_lines;
 
@@ -56,7 +58,8 @@ struct Line<'s> {
 /// Removes the traces of pasting from `source`.
 pub fn clean(source: &str) -> CleanedText<'_> {
     let mut clean = CleanedText { text: Cow::Borrowed(source), source, ..CleanedText::default() };
-    if let Some((text, pieces)) = normalize_chars::normalize(source) {
+    let texts = json_lines::texts(source).or_else(|| normalize_chars::normalize(source));
+    if let Some((text, pieces)) = texts {
         (clean.text, clean.char_offsets) = (Cow::Owned(text), pieces);
     }
     if is_clean(&clean.text) {
@@ -77,7 +80,7 @@ pub fn clean(source: &str) -> CleanedText<'_> {
         lines.extend(strip_log_prefix::strip_prefixes(std::mem::replace(&mut rest, behind)));
     }
     let mut dropped = Vec::new();
-    let mut diagnostics = Vec::new();
+    let (mut diagnostics, missing) = (Vec::new(), missing_lines(&lines));
     // A log line can interrupt a split word: the lines around it can be joined once it is dropped.
     for _ in 0..MAX_ROUNDS {
         lines.iter_mut().for_each(|it| it.joined = false);
@@ -90,6 +93,7 @@ pub fn clean(source: &str) -> CleanedText<'_> {
         }
     }
     diagnostics.extend(log_lines_warning(&dropped));
+    diagnostics.extend(missing);
     let (text, pieces) = join_lines(clean.text.len(), &lines);
     let mut last = 0;
     for (line, (at, _)) in lines.iter().zip(&pieces) {
@@ -165,7 +169,10 @@ fn is_clean(source: &str) -> bool {
     // A part of a split file begins with as many empty lines as are before it.
     for line in source.trim_start_matches('\n').split('\n') {
         let trimmed = line.trim_start_matches([' ', '\t']);
-        if is_log_line(trimmed) || has_fusions && strip_log_prefix::fusion_tag(line).is_some() {
+        if is_log_line(trimmed)
+            || begun && is_gap(trimmed.trim_end())
+            || has_fusions && strip_log_prefix::fusion_tag(line).is_some()
+        {
             return false;
         }
         if !begun || trimmed.starts_with('%') {
@@ -287,6 +294,33 @@ fn is_library_message(line: &str) -> bool {
         date.is_some() && time.contains(':') && time.split(':').all(digits)
     };
     is_nccl() || is_python() || is_glog()
+}
+
+/// Returns the error about lines in a container that a tool has left out: `[12 lines truncated]`, `... (5 more lines) ...`, `[...]`.
+fn missing_lines(lines: &[Line<'_>]) -> Option<Diagnostic> {
+    let mut inside = false;
+    let line = lines.iter().find(|line| {
+        let trimmed = line.text.trim_start();
+        inside = container_start(trimmed) == Some(0) || inside && !closes_container(trimmed);
+        inside && is_gap(trimmed.trim_end())
+    })?;
+    let (text, at) = (line.text.trim(), line.at + line.text.len() - line.text.trim_start().len());
+    let message = format!("lines of the program are missing: `{text}`");
+    let it = Diagnostic::new(Code::Truncated, Span::new(at, at + text.len()), message, "left out here");
+    Some(it.help("copy the whole dump, such as with `NVFUSER_DUMP=host_ir ... > dump.txt 2>&1`"))
+}
+
+/// Returns whether a line stands for others, which were left out.
+fn is_gap(line: &str) -> bool {
+    if line.len() > 80 || line.starts_with("//") {
+        return false;
+    }
+    let words = line.trim_matches(|it: char| !it.is_ascii_alphanumeric()).to_ascii_lowercase();
+    let is_sign = words.is_empty() && (line.contains("...") || line == "..");
+    let says_so = ["truncated", "omitted", "more lines", "lines skipped", "snip", "snipped"]
+        .iter()
+        .any(|it| words.ends_with(it) || words.starts_with(it));
+    is_sign || line.starts_with("--More--") || !words.contains('=') && says_so
 }
 
 /// Drops log lines. Appends the spans of those inside containers to `dropped`.

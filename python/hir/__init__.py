@@ -11,12 +11,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version as _version
+
 # Not in `__all__`: `from hir import *` must not hide the modules of JAX and PyTorch.
 from . import jax as jax
 from . import torch as torch
 from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
 from ._hang import HangReport, hang
 from ._program import EXAMPLE, Program, Tensor, read
+
+__version__ = _version("hir")
 
 __all__ = [
     "EXAMPLE",

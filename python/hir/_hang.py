@@ -6,7 +6,7 @@ import html
 import os
 
 from . import _hir
-from ._diagnostic import FindingsError, parse_diagnostics
+from ._diagnostic import FindingsError, HirError, parse_diagnostics
 
 
 class HangReport:
@@ -43,7 +43,10 @@ class HangReport:
 def hang(*paths: str | os.PathLike[str]) -> HangReport:
     """Explains why a PyTorch job does not proceed, from the dumps of its flight recorder: files, one for each rank, or folders.
 
-    Raises ``HirError`` if no dump can be read, ``OSError`` if a path does not exist or a folder cannot be opened. A dump that cannot be read
-    is a finding if there are others.
+    Raises ``HirError`` if no dump can be read, such as of a path that does not exist. A dump that cannot be read is a finding if there are
+    others.
     """
-    return HangReport(_hir.hang(paths))
+    try:
+        return HangReport(_hir.hang(paths))
+    except OSError as error:
+        raise HirError(str(error)) from error

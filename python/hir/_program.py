@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from dataclasses import dataclass
@@ -106,6 +107,9 @@ class Program:
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(it.name for it in them) for them in (self.inputs, self.outputs))
         return f"<hir.Program: ({inputs}) -> ({outputs}), {self.ranks} ranks>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.short)}</pre>"
 
     def bind(self, **values: int | str) -> Program:
         """Returns the program with values of scalars, as ``--set`` gives them."""

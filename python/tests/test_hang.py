@@ -59,7 +59,7 @@ def test_no_hang_no_finding(dumps):
 
 
 def test_files_that_are_no_dumps(tmp_path):
-    with pytest.raises(OSError):
+    with pytest.raises(hir.HirError, match="missing"):
         hir.hang(tmp_path / "missing")
     (tmp_path / "rank_0.json").write_text("no dump")
     with pytest.raises(hir.HirError):

@@ -1,6 +1,7 @@
 """The module as its users meet it. Expected values come from numpy."""
 
 import json
+import re
 import signal
 import threading
 import time
@@ -243,3 +244,9 @@ def test_fusions_of_another_file():
     assert "red_op=MAX" in program.text
     assert program.warnings == ()
     assert [it.code for it in hir.read(container).warnings] == ["lossy-red-op"]
+
+
+def test_the_version_and_a_page_of_a_notebook():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", hir.__version__)
+    page = hir.read(hir.EXAMPLE)._repr_html_()
+    assert page.startswith("<pre>") and "HostIrContainer" in page and "-&gt;" in page

@@ -11,7 +11,10 @@ pub(super) fn normalize(source: &str) -> Option<(String, Vec<OffsetPair>)> {
     let escaped = bytes.contains(&b'&') && source.contains("-&gt;");
     let returns = bytes.contains(&b'\r') && !bytes.contains(&b'\n');
     let coloured = bytes.contains(&0x1b);
-    if source.is_ascii() && !escaped && !returns && !coloured {
+    // No dump has a backslash: these are the escapes of Markdown, `T0\\_g\\_float`, and of a string of a program, `{ … :\\n  T1`.
+    let marked = source.contains("\\_");
+    let quoted = source.contains(":\\n ") || source.contains("{\\n ");
+    if source.is_ascii() && !marked && !quoted && !escaped && !returns && !coloured {
         return None;
     }
     let mut text = String::with_capacity(source.len());
@@ -25,6 +28,11 @@ pub(super) fn normalize(source: &str) -> Option<(String, Vec<OffsetPair>)> {
         let found = match letter {
             '&' if escaped => {
                 HTML_ENTITIES.iter().find(|(it, _)| rest.starts_with(it)).map(|(it, to)| (it.len(), *to))
+            }
+            '\\' if quoted && rest.starts_with("\\n") => Some((2, "\n")),
+            '\\' if quoted && rest.starts_with("\\t") => Some((2, "\t")),
+            '\\' if quoted || marked && rest[1..].starts_with(|it: char| it.is_ascii_punctuation()) => {
+                Some((1, ""))
             }
             '\r' if returns => Some((1, "\n")),
             '\u{1b}' => Some((escape_length(rest), "")),

@@ -8,7 +8,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Line, container_start, unwrap_lines::closes_container};
+use super::{Line, container_start, rank_shapes::group_by_shape, unwrap_lines::closes_container};
 
 /// Begins a part of the dump of a fusion.
 const FUSION: &str = "Segmented_Fusion";
@@ -23,6 +23,7 @@ const MAX_PREFIX_LENGTH: usize = 160;
 /// containers.
 pub(super) fn strip_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let lines = group_by_rank_tag(lines);
+    let lines = group_by_shape(&lines).unwrap_or(lines);
     let is_plain = |line: &Line<'_>| container_start(line.text.trim_start()) == Some(0);
     let is_prefixed = |line: &Line<'_>| container_start(line.text).is_some();
     if lines.iter().any(is_plain) || !lines.iter().any(is_prefixed) {
@@ -227,7 +228,8 @@ impl<'s> PrefixScope<'s> {
         }
         let next = own().find(|it| !it.text.trim().is_empty());
         let signs = !trimmed.contains(|it: char| it.is_alphanumeric() || it == '`');
-        let prefixed = signs || next.is_some_and(|it| inner(it).is_some());
+        let is_next = next.is_some_and(|it| inner(it).is_some());
+        let prefixed = is_next || signs && !own().any(|it| closes_container(it.text));
         if !prefixed && own().any(|it| closes_container(it.text)) {
             return Self::FirstLine(before);
         }
@@ -241,7 +243,7 @@ impl<'s> PrefixScope<'s> {
 
 /// Returns the number of bytes of `line` that the prefix covers. The columns of the lines relative to each
 /// other do not change.
-fn prefix_length(line: &str, prefix: &str) -> Option<usize> {
+pub(super) fn prefix_length(line: &str, prefix: &str) -> Option<usize> {
     let sign = match prefix.trim() {
         "/*" | "/**" => "*",
         sign => sign,

@@ -5,6 +5,7 @@ mod dialect_version;
 mod dump_cleanup;
 mod fusions;
 mod parse;
+mod pasted_logs;
 mod places;
 mod reference;
 mod round_trip;
