@@ -11,17 +11,37 @@ const MAX_WORD_LENGTH: usize = 40;
 /// be a plausible correction.
 pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let name: String = name.chars().take(MAX_WORD_LENGTH).collect::<String>().to_ascii_lowercase();
-    // A swap of two letters is one typing mistake.
-    let distance = |other: &str| strsim::osa_distance(&name, &other.to_ascii_lowercase());
     // Of several names that differ only in their numbers, none is more likely than the others.
-    let letters =
-        |it: &str| it.chars().filter(|it| !it.is_ascii_digit()).collect::<String>().to_ascii_lowercase();
+    let is_numbered = |other: &&str| {
+        letters(other, |it| !it.is_ascii_digit()).eq(letters(&name, |it| !it.is_ascii_digit()))
+            && !other.eq_ignore_ascii_case(&name)
+    };
     let candidates: Vec<&str> = candidates.collect();
-    let is_numbered = |other: &&str| letters(other) == letters(&name) && !other.eq_ignore_ascii_case(&name);
     let is_ambiguous = candidates.iter().filter(|it| is_numbered(it)).count() > 1;
-    let candidates = candidates.into_iter().filter(|it| !is_ambiguous || !is_numbered(it));
-    let (near, distance) = candidates.map(|it| (it, distance(it))).min_by_key(|(_, distance)| *distance)?;
+    let mut best: Option<(&str, usize)> = None;
+    for it in candidates.into_iter().filter(|it| !is_ambiguous || !is_numbered(it)) {
+        let limit = best.map_or(usize::MAX, |(_, distance)| distance);
+        if least_distance(&name, it) < limit {
+            // A swap of two letters is one typing mistake.
+            let distance = strsim::osa_distance(&name, &it.to_ascii_lowercase());
+            best = if distance < limit { Some((it, distance)) } else { best };
+        }
+    }
+    let (near, distance) = best?;
     (distance <= 1 + near.len() / 4 && distance < near.len()).then_some(near)
+}
+
+fn letters(word: &str, is_kept: impl Fn(&char) -> bool) -> impl Iterator<Item = char> {
+    word.chars().filter(is_kept).map(|it| it.to_ascii_lowercase())
+}
+
+/// Returns a number that the edit distance is not below: how many letters one word has and the other one lacks, in whatever order.
+fn least_distance(word: &str, other: &str) -> usize {
+    let mut counts = [0isize; 64];
+    letters(word, |_| true).for_each(|it| counts[it as usize % 64] += 1);
+    letters(other, |_| true).for_each(|it| counts[it as usize % 64] -= 1);
+    let sum = |sign: isize| counts.iter().map(|it| (it * sign).max(0)).sum::<isize>();
+    sum(1).max(sum(-1)) as usize
 }
 
 impl Diagnostic {
@@ -73,5 +93,31 @@ pub fn list_text<I: Display>(items: impl ExactSizeIterator<Item = I>, limit: usi
         [] => String::new(),
         [one] => one.clone(),
         [first @ .., last] => format!("{} {word} {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_distance_is_not_above_the_distance() {
+        let words = ["relu", "rleu", "Reul", "reluu", "", "rsqrt", "sqrtr", "größe", "grösse", "T1_g"];
+        for (a, b) in words.iter().flat_map(|a| words.iter().map(move |b| (*a, *b))) {
+            assert!(
+                least_distance(a, b) <= strsim::osa_distance(&a.to_lowercase(), &b.to_lowercase()),
+                "{a} {b}"
+            );
+        }
+        assert_eq!([least_distance("rsqrt", "relu"), least_distance("relu", "rleu")], [3, 0]);
+    }
+
+    #[test]
+    fn the_first_of_the_nearest_is_suggested() {
+        let near = |name: &str| nearest(name, ["abs", "relu", "rely", "T1", "T2", "sqrt"].into_iter());
+        assert_eq!(
+            [near("rellu"), near("RLEU"), near("relv"), near("sqr"), near("T3"), near("softmax")],
+            [Some("relu"), Some("relu"), Some("relu"), Some("sqrt"), None, None]
+        );
     }
 }

@@ -14,6 +14,7 @@ use grammar::{
     codes::Code,
     count_text,
     diagnostic::{Diagnostic, has_errors},
+    escape_control,
     ir::Program,
     render::{Format, Style, github_error, json_message, render},
     sarif::{Invocation, Log},
@@ -127,7 +128,7 @@ pub struct System<'a> {
 pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) -> u8 {
     let arguments: Vec<OsString> = arguments.collect();
     let options = match information(command, || command().name("hir-certify"), &arguments) {
-        Ok(Some(text)) => return system.stdout.write_all(&text).map_or(ENVIRONMENT, |()| 0),
+        Ok(Some(text)) => return exit_of_write(system.stdout.write_all(&text)),
         Ok(None) => {
             let words = std::iter::once("hir certify".into()).chain(arguments);
             command().try_get_matches_from(words).and_then(|it| Options::from_arg_matches(&it))
@@ -146,9 +147,22 @@ pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) 
     // Nothing is left to do if a message cannot be written.
     let _ = report(found.as_ref().err(), options.error_format, system.stderr);
     match found {
-        Ok(text) => system.stdout.write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
+        Ok(text) => exit_of_write(system.stdout.write_all(text.as_bytes())),
         Err(failure) => failure.code,
     }
+}
+
+/// A closed pipe is no failure: its reader has seen enough.
+fn exit_of_write(written: io::Result<()>) -> u8 {
+    match written {
+        Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => ENVIRONMENT,
+        Ok(()) | Err(_) => 0,
+    }
+}
+
+/// Returns the name of a file for messages.
+fn shown(path: &Path) -> String {
+    escape_control(&path.display().to_string())
 }
 
 /// Writes why nothing is certified.
@@ -217,9 +231,8 @@ fn run(options: &Options, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result
     })?;
     let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];
     let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
-    let (file, runs) = (options.file.display(), count_text(options.settings.runs as usize, "run"));
-    let original =
-        options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
+    let (file, runs) = (shown(&options.file), count_text(options.settings.runs as usize, "run"));
+    let original = options.original.as_ref().map_or("its first program".to_owned(), |it| shown(it));
     let (bound, seconds) = (claim.error_exponent.ceil(), start.elapsed().as_secs_f64());
     let (accesses, magnitude) = (claim.accesses, claim.magnitude_text());
     Ok(format!(
@@ -237,7 +250,7 @@ fn programs(
     // Places in a text are numbers of 32 bits.
     let checked = |it: Vec<u8>| u32::try_from(it.len()).map(|_| it).map_err(io::Error::other);
     let bytes = bytes.and_then(checked);
-    let bytes = bytes.map_err(|it| fail(ENVIRONMENT, format!("cannot read `{name}`: {it}")))?;
+    let bytes = bytes.map_err(|it| fail(ENVIRONMENT, format!("cannot read `{}`: {it}", shown(path))))?;
     let text = grammar::decode(bytes);
     let source = hir_front::source(name, text);
     let (mut programs, diagnostics) = source.programs();
@@ -246,7 +259,7 @@ fn programs(
     }
     let expected = if options.original.is_some() { 1 } else { 2 };
     if programs.len() != expected {
-        let (name, found) = (&source.name, count_text(programs.len(), "program"));
+        let (name, found) = (shown(path), count_text(programs.len(), "program"));
         let message =
             format!("`{name}` has {found}; expected {expected}: with `--original` one, without it two");
         return Err(fail(USAGE, message));

@@ -48,8 +48,8 @@ pub struct Channel {
     pub world: usize,
     /// Rank of this process among the processes of its host, if the launcher sets it.
     pub local_rank: Option<usize>,
-    /// Identifies the job; see `rendezvous::Address`. Empty if the job has one process.
-    pub job: String,
+    /// The random number of this run of the job. 0 on rank 0, which chose it.
+    pub(super) run: u128,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -66,10 +66,11 @@ impl Channel {
         timeouts: Timeouts,
         stop: &dyn Fn() -> Option<LaunchError>,
     ) -> Result<Self, LaunchError> {
-        let connections =
+        let (connections, run) =
             rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous, stop)?;
-        Self::from_connections(launch, address.job.clone(), connections, timeouts).map_err(|fault| {
-            LaunchError::Rendezvous { address: address.to_string(), message: fault.to_string() }
+        Self::from_connections(launch, run, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
+            address: address.to_string(),
+            message: fault.to_string(),
         })
     }
 
@@ -88,7 +89,7 @@ impl Channel {
             rank: launch.rank,
             world: 1,
             local_rank: Some(0),
-            job: String::new(),
+            run: 0,
             shared: Arc::new(shared),
             threads: Vec::new(),
         }
@@ -96,7 +97,7 @@ impl Channel {
 
     fn from_connections(
         launch: &LaunchInfo,
-        job: String,
+        run: u128,
         connections: Vec<Connection>,
         timeouts: Timeouts,
     ) -> std::io::Result<Self> {
@@ -125,7 +126,7 @@ impl Channel {
             threads.push(heartbeat.spawn(move || shared.heartbeat_loop())?);
         }
         let LaunchInfo { rank, world, local_rank, .. } = *launch;
-        Ok(Self { rank, world, local_rank, job, shared, threads })
+        Ok(Self { rank, world, local_rank, run, shared, threads })
     }
 
     /// Returns every rank's bytes, by rank, on every rank. All ranks must call it, in the same order. A

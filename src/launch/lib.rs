@@ -38,7 +38,7 @@ pub mod parent_death;
 pub mod progress;
 pub mod rendezvous;
 pub mod report;
-mod report_claim;
+pub mod report_claim;
 pub mod secret;
 pub mod session;
 pub mod spawn;
@@ -118,13 +118,15 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Converts an error of the connection with a rank.
-    fn of_connection(rank: usize, fault: &io::Error) -> Self {
+    /// Converts an error that a rank finds in its connection with a peer.
+    fn of_connection([own, rank]: [usize; 2], fault: &io::Error) -> Self {
         match fault.kind() {
             io::ErrorKind::InvalidData
                 if fault.get_ref().is_some_and(|it| it.is::<session::InvalidRecord>()) =>
             {
-                Self::Environment(format!("the connection with rank {rank} is not intact: {fault}"))
+                Self::Environment(format!(
+                    "rank {own}: the connection with rank {rank} is not intact: {fault}"
+                ))
             }
             io::ErrorKind::InvalidData => Self::Protocol { rank, fault: fault.to_string() },
             _ => Self::Gone { rank },

@@ -6,7 +6,7 @@ use super::LaunchError;
 use hir_process::exit::FailureExit;
 
 /// The version of the messages and of the handshake. Processes of different versions do not connect.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Maximum size of the content of one message, in bytes.
 pub const MAX_CONTENT: usize = 1 << 20;
 /// Maximum size of one encoded message, in bytes.
@@ -26,8 +26,8 @@ pub enum Operation {
 pub enum Message {
     /// To rank 0: the first message, which proves that the sender completed the handshake.
     Join,
-    /// From rank 0: all ranks have joined.
-    Welcome,
+    /// From rank 0: all ranks have joined. The random number names this run of the job.
+    Welcome(u128),
     /// To rank 0: a piece of the sender's contribution.
     Contribution {
         /// The collective call.
@@ -102,6 +102,7 @@ mod tests {
         let messages = [
             Message::Contribution { operation: Operation::Gather, more: true, bytes: vec![1, 2, 3] },
             Message::GatheredData { more: false, bytes: vec![0; 70_000] },
+            Message::Welcome(u128::MAX - 5),
             Message::Heartbeat(vec![]),
             Message::Fault(LaunchError::Gone { rank: 3 }),
             Message::Fault(LaunchError::Silent { rank: 1, seconds: 10 }),

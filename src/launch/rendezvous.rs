@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -177,6 +177,12 @@ impl Address {
     }
 }
 
+/// Keeps what else the address has: the scope of a link-local one.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
 /// How the processes of a job get the secret with which they authenticate.
 pub enum SecretSource {
     /// All processes have the secret already.
@@ -204,7 +210,7 @@ impl SecretSource {
 }
 
 /// Connects a rank with the others. Rank 0 gets one connection from each other rank, by rank from 1. The
-/// other ranks get one connection to rank 0, once all ranks have joined. `stop` returns why this rank has to stop, if it has to.
+/// other ranks get one connection to rank 0, once all ranks have joined, and the random number of this run. `stop` returns why this rank has to stop, if it has to.
 ///
 /// # Errors
 /// Returns an error if this rank has to stop, if ranks are missing at the deadline, if no port is free, or if there is no secret.
@@ -215,10 +221,10 @@ pub(super) fn connect(
     world: usize,
     patience: Duration,
     stop: &dyn Fn() -> Option<LaunchError>,
-) -> Result<Vec<Connection>, LaunchError> {
+) -> Result<(Vec<Connection>, u128), LaunchError> {
     let deadline = Instant::now() + patience;
     match (world, rank) {
-        (1, _) => Ok(Vec::new()),
+        (1, _) => Ok((Vec::new(), 0)),
         (_, 0) => {
             let (listener, port) = listen::bind(address)?;
             let (secret, _published) = match trust {
@@ -229,7 +235,9 @@ pub(super) fn connect(
                     (secret, Some(published))
                 }
             };
-            listen::admit(&listener, address, &address.key(secret, world), (deadline, stop))
+            let connections =
+                listen::admit(&listener, address, &address.key(secret, world), (deadline, stop))?;
+            Ok((connections, 0))
         }
         _ => {
             let key = || match trust {
@@ -240,7 +248,7 @@ pub(super) fn connect(
                 }
             };
             let connection = dial::dial(address, rank, world, (deadline, stop), key)?;
-            dial::await_welcome(connection, address, rank, (patience, stop)).map(|it| vec![it])
+            dial::await_welcome(connection, address, rank, (patience, stop)).map(|(it, run)| (vec![it], run))
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     channel::Channel,
     progress::{PhaseLimit, RankProgress},
     report::{JobReport, ReportBuilder},
-    report_claim,
+    report_claim::{self, ReportClaim},
     stop::Stop,
 };
 use hir_process::exit::{Exit, FailureExit};
@@ -41,8 +41,8 @@ const EXIT_CODE_WAIT: Duration = Duration::from_secs(4);
 /// Time to wait, after a signal, for the fault because of which the launcher ends the job.
 const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(100);
 
-/// The function that ends the process. It gets the exit code, and the report if this rank prints it.
-pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<JobReport>) + Send>;
+/// The function that ends the process. It gets the exit code, and the report if this rank prints it. It drops the claim behind the report.
+pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<JobReport>, Option<ReportClaim>) + Send>;
 
 /// The watchdog of a job. Dropping it disarms it.
 pub struct Watchdog {
@@ -184,13 +184,16 @@ fn watch(
         let build = builder.lock().unwrap_or_else(PoisonError::into_inner);
         (exit, Some(build(&fault, &ranks)))
     };
+    let mut claim = None;
     let (exit, report) = if channel.rank == 0 {
-        // Open MPI 5 kills its processes a quarter of a second after the signal, which may follow the fault.
+        // Open MPI 5 kills its processes a quarter of a second after the signal, which may follow the fault. MPICH kills them as soon as
+        // it notices that one is gone.
         let is_ending = || Exit::from(fault.exit()).is_signal() || signals.stop.cause().is_some();
-        wait_for_fresh_records(
-            channel,
-            || if is_ending() { SIGNAL_CAUSE_WAIT / 2 } else { FRESH_RECORDS_WAIT },
-        );
+        wait_for_fresh_records(channel, || match fault {
+            LaunchError::Gone { .. } => Duration::ZERO,
+            _ if is_ending() => SIGNAL_CAUSE_WAIT / 2,
+            _ => FRESH_RECORDS_WAIT,
+        });
         let (exit, report) = with_report(fault.exit());
         channel.broadcast_exit_code(exit);
         (exit, report)
@@ -198,11 +201,13 @@ fn watch(
         match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
             // Rank 0 is lost, so another rank reports what it knows.
-            None if report_claim::is_first(&channel.job) => with_report(fault.exit()),
-            None => (fault.exit(), None),
+            None => {
+                claim = report_claim::claim(channel.run);
+                if claim.is_some() { with_report(fault.exit()) } else { (fault.exit(), None) }
+            }
         }
     };
-    end(exit, report);
+    end(exit, report, claim);
 }
 
 /// Waits for progress records that are younger than the fault, from the ranks that still send heartbeats.

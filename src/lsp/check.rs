@@ -217,7 +217,7 @@ fn check_program(
     let world = match is_current().then(|| plan(&assumed, &source.lines))? {
         Ok(world) => world,
         Err(faults) => {
-            report.findings.extend(faults);
+            report.findings.extend(faults.into_iter().map(with_tool_of_flags));
             return Some(None);
         }
     };
@@ -256,6 +256,12 @@ fn add_findings(
 /// Plans a program for all of its ranks.
 fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
     hir_plan::build_with_limits(program, lines, hir_plan::smallest_world(program), &LIMITS)
+}
+
+/// The editor has no flags: those that a help names are flags of `hir check`.
+fn with_tool_of_flags(mut fault: Diagnostic) -> Diagnostic {
+    fault.help = fault.help.map(|it| it.replace("`--m", "`hir check --m").into());
+    fault
 }
 
 /// Plans the program at an offset, as the check does.

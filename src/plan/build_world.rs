@@ -174,8 +174,11 @@ fn plan_each(
             }
         }
         if instructions > limits.instructions {
-            let message =
-                format!("{rank} of {world} ranks unroll to more than {} instructions", limits.instructions);
+            let message = format!(
+                "{} of {world} ranks unroll to more than {} instructions",
+                rank + 1,
+                limits.instructions
+            );
             // As many as if the others had as many each, and no more than can be allowed: they may have fewer.
             let needed = (instructions / (rank + 1)).saturating_mul(world);
             let needed = needed.min(MAX_WORLD_INSTRUCTIONS).max(instructions);

@@ -84,6 +84,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("files::a_full_device_is_reported", a_full_device_is_reported)
             .with_ignored_flag(!Path::new("/dev/full").exists()),
         Trial::test("files::a_fifo_without_a_reader_is_reported", a_fifo_without_a_reader_is_reported),
+        Trial::test("files::a_dump_is_not_overwritten", a_dump_is_not_overwritten),
+        Trial::test("files::names_write_no_lines_of_their_own", names_write_no_lines_of_their_own),
         Trial::test("files::lines_of_a_batch_write_their_own_files", lines_of_a_batch_write_their_own_files),
     ];
     writers.chain(others).collect()
@@ -95,6 +97,46 @@ fn folder(name: &str) -> Result<PathBuf, Failed> {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     Ok(folder)
+}
+
+fn a_dump_is_not_overwritten() -> Result<(), Failed> {
+    let folder = folder("dump")?;
+    let log = folder.join("job.log");
+    fs::copy(format!("{ROOT}/docs/examples/job-hangs.log"), &log)?;
+    let old = fs::read(&log)?;
+    let hang = |path: &Path, option: &str, file: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        command.arg("hang").arg(path).args([option, file]).current_dir(&folder).output_with_timeout()
+    };
+    for output in [hang(&log, "-o", "./job.log")?, hang(&folder, "-o", "job.log")?] {
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() != Some(2) || !said.contains("would overwrite") || fs::read(&log)? != old {
+            return Err(format!("{output:?}").into());
+        }
+    }
+    // A program of an earlier call is replaced.
+    for _ in 0..2 {
+        let output = hang(&folder, "-o", "hang.hir")?;
+        if output.status.code() != Some(4) {
+            return Err(format!("{output:?}").into());
+        }
+    }
+    Ok(fs::remove_dir_all(&folder)?)
+}
+
+/// A line that begins with `::` is a command in the log of a CI job.
+fn names_write_no_lines_of_their_own() -> Result<(), Failed> {
+    const NAME: &str = "a\n::error title=x::y.hir";
+    const PROGRAM: &str = "docs/examples/mlp.hir";
+    for line in [&[NAME][..], &["certify", "--original", PROGRAM, NAME], &["opt", NAME], &["hang", NAME]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        let output = command.args(line).current_dir(ROOT).output_with_timeout()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || said.lines().any(|it| it.trim_start().starts_with("::")) {
+            return Err(format!("{line:?}: {said}").into());
+        }
+    }
+    Ok(())
 }
 
 fn fails_anywhere(writer: &Writer) -> Result<(), Failed> {

@@ -38,6 +38,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("rendezvous::another_secret_does_not_join", another_secret_does_not_join),
         Trial::test("rendezvous::several_hosts_need_a_secret", several_hosts_need_a_secret),
         Trial::test("rendezvous::a_port_in_use_is_named", a_port_in_use_is_named),
+        Trial::test("rendezvous::a_rank_that_starts_twice_is_named", a_rank_that_starts_twice_is_named),
         Trial::test("rendezvous::any_bytes_are_refused", any_bytes_are_refused),
         Trial::test("rendezvous::a_signal_stops_ranks_that_wait", a_signal_stops_ranks_that_wait),
         Trial::test("rendezvous::no_rank_outlives_its_launcher", no_rank_outlives_its_launcher),
@@ -201,6 +202,21 @@ fn a_port_in_use_is_named() -> Result<(), Failed> {
     let wanted = format!("rendezvous at 127.0.0.1:{port}: rank 0 cannot listen: ");
     expect(ends[0].0 == Some(6) && ends[0].2.contains(&wanted), &ends)?;
     expect(ends[0].2.contains("choose another `HIR_MASTER_PORT`"), &ends)
+}
+
+/// All ranks have the secret. The last one is missing, so that both processes of the other one meet rank 0.
+fn a_rank_that_starts_twice_is_named() -> Result<(), Failed> {
+    for (twice, wanted) in [(0, "cannot listen"), (1, "two processes claim to be rank 1")] {
+        let port = port()?;
+        let start = |at: usize| {
+            let mut command = rank(at, 3, port, &[QUICK, "-T", "3"]);
+            command.env("HIR_JOB_SECRET", "0123456789abcdef".repeat(2)).spawn()
+        };
+        let ends = end([0, 1, twice].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
+        expect(ends.iter().any(|it| it.2.contains(wanted)), &ends)?;
+    }
+    Ok(())
 }
 
 /// A short version of what `fuzz/targets/wire.rs` tests for hours.

@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
             .with_ignored_flag(is_missing || emulator::is_missing()),
         Trial::test("stdout::a_lost_report_is_no_success", a_lost_report_is_no_success)
             .with_ignored_flag(is_missing),
+        Trial::test("stdout::a_closed_pipe_is_no_failure", a_closed_pipe_is_no_failure),
         Trial::test("stdout::lines_of_a_rank_stay_in_order", lines_of_a_rank_stay_in_order),
     ]
 }
@@ -35,6 +36,20 @@ fn is_refused(mut command: Command) -> Result<(), Failed> {
     } else {
         Err(format!("{command:?} ends with {:?}: {said}", output.status.code()).into())
     }
+}
+
+fn a_closed_pipe_is_no_failure() -> Result<(), Failed> {
+    const PROGRAM: &str = "docs/examples/mlp.hir";
+    for line in [&["opt", PROGRAM][..], &["certify", "--original", PROGRAM, PROGRAM], &["opt", "--help"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        let status = command.args(line).current_dir(ROOT).stdout(writer).status()?;
+        if status.code() != Some(0) {
+            return Err(format!("{line:?} ends with {status}").into());
+        }
+    }
+    Ok(())
 }
 
 /// The process that starts the ranks prints their output.

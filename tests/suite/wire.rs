@@ -37,7 +37,7 @@ pub fn run(bytes: &[u8]) -> Result<(), String> {
     // Both ends of an authenticated connection.
     let (_, answer, mut sealer, mut opener) = session::answer(&key, &hello).map_err(|it| it.to_string())?;
     let (_, mut theirs) = initiator.finish(&answer).map_err(|it| it.to_string())?;
-    let mut records = sealer.seal(&Message::Welcome).map_err(|it| it.to_string())?;
+    let mut records = sealer.seal(&Message::Welcome(7)).map_err(|it| it.to_string())?;
     let whole = records.clone();
     records.iter_mut().zip(bytes).for_each(|(it, other)| *it ^= other);
     let mut from = records.as_slice();

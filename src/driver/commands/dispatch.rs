@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path};
 
 use clap::{Command, error::ErrorKind};
-use grammar::shell_word;
+use grammar::{escape_control, shell_word};
 use hir_executor::backend;
 use hir_process::exit::Exit;
 
@@ -113,9 +113,11 @@ pub fn main_with(command_line: CommandLine) -> Exit {
     };
     let tool = arguments.first().and_then(|first| tools.iter().find(|it| *first == *it.name));
     let Some(tool) = tool else {
-        let words: Vec<OsString> = std::iter::once("hir".into()).chain(arguments.iter().cloned()).collect();
+        let shown = arguments.iter().map(|it| escape_control(&it.to_string_lossy()).into());
+        let words: Vec<OsString> = std::iter::once("hir".into()).chain(shown).collect();
+        let is_file = arguments.first().is_some_and(|it| Path::new(it).is_file());
         let session = Session::of_process("hir", CommandLine { start, arguments });
-        if let Some(file) = words.get(1).filter(|it| Path::new(it).is_file()) {
+        if let Some(file) = words.get(1).filter(|_| is_file) {
             let file = file.to_string_lossy();
             let file = shell_word(&file);
             let message = format!(

@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::Parser;
+use grammar::InvalidOption;
 use hir_hang::{
     answer::answer,
     diagnostics::{self, diagnostic},
@@ -21,6 +22,7 @@ use hir_process::exit::Exit;
 
 use self::timeline::timeline;
 use crate::{
+    run::option_files::{OptionFile, check_option_files},
     session::{Report, Verdict},
     tool::{
         Reporter,
@@ -69,8 +71,26 @@ pub(super) struct Options {
     pub(super) diagnostics: DiagnosticFlags,
 }
 
+/// Checks that no option writes over a dump. A program in their folder is that of an earlier call.
+fn check_files(options: &Options) -> Result<(), InvalidOption> {
+    let file = |option, path| OptionFile { option, path };
+    let mut inputs: Vec<_> = options.paths.iter().map(|it| file("a dump", it)).collect();
+    let output = options.output.as_deref();
+    let folder = output.filter(|it| it.is_file() && it.extension().is_none_or(|it| it != "hir"));
+    let folder = folder.and_then(|it| it.canonicalize().ok()?.parent().map(Path::to_path_buf));
+    if folder
+        .is_some_and(|it| options.paths.iter().any(|path| path.canonicalize().is_ok_and(|path| path == it)))
+    {
+        inputs.extend(output.map(|it| file("a file of the dumps", it)));
+    }
+    let timelines = options.timeline.iter().map(|it| file("--timeline", &it.path));
+    let written: Vec<_> = output.map(|it| file("-o", it)).into_iter().chain(timelines).collect();
+    check_option_files(&written, &inputs)
+}
+
 pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     screen.start_workers()?;
+    check_files(options).map_err(|fault| screen.fail(Exit::Usage, fault))?;
     if options.watch {
         watch::wait(&options.paths, Duration::from_secs(1));
     }

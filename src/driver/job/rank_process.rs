@@ -227,7 +227,7 @@ pub fn run(
 /// it and calls `last`.
 pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit) + Send + 'static) -> EndProcess {
     let session = Arc::clone(session);
-    Box::new(move |exit, report| {
+    Box::new(move |exit, report, claim| {
         let exit = Exit::from(exit);
         if let Some(it) = report {
             let notes = it.notes.into_iter().map(Report::Note);
@@ -235,6 +235,7 @@ pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit) + Send + 'static)
             last(exit);
             session.close_log(exit, true);
         }
+        drop(claim);
         exit.exit_process()
     })
 }

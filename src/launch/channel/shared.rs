@@ -127,7 +127,7 @@ impl State {
             }
             Message::ExitCode(exit) if rank > 0 => self.exit_code = Some(exit),
             Message::Join
-            | Message::Welcome
+            | Message::Welcome(_)
             | Message::Contribution { .. }
             | Message::Credit
             | Message::GatheredData { .. }
@@ -276,7 +276,7 @@ impl Shared {
                     }
                     Err(fault) => Some(broken(fault)),
                 },
-                Err(fault) => Some(LaunchError::of_connection(rank, &fault)),
+                Err(fault) => Some(LaunchError::of_connection([self.rank, rank], &fault)),
             };
             let Some(fault) = fault else {
                 drop(state);

@@ -11,6 +11,7 @@ use std::{
 use super::{
     Address, Connection, HANDSHAKE_TIMEOUT, STOP_INTERVAL,
     pending::{self, Pending},
+    with_port,
 };
 use crate::{
     LaunchError,
@@ -142,9 +143,9 @@ fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, Dial
     let resolved = (address.host.as_str(), address.port).to_socket_addrs();
     let unknown = |fault| DialFailure::Unknown(format!("the address cannot be resolved: {fault}"));
     let resolved = resolved.map_err(unknown)?;
-    let ips: Vec<_> = resolved.map(|it| it.ip()).collect();
+    let interfaces: Vec<SocketAddr> = resolved.collect();
     let ports: Vec<u16> = port.map_or_else(|| address.candidates().collect(), |it| vec![it]);
-    Ok(ports.iter().flat_map(|port| ips.iter().map(|ip| SocketAddr::new(*ip, *port))).collect())
+    Ok(ports.iter().flat_map(|port| interfaces.iter().map(|it| with_port(*it, *port))).collect())
 }
 
 fn start_attempt(
@@ -177,7 +178,7 @@ fn complete_attempt(attempt: Attempt, answer: &[u8; ANSWER_BYTES]) -> Result<Con
     Ok(connection)
 }
 
-/// Waits until all ranks have joined.
+/// Waits until all ranks have joined. Also returns the number of this run.
 ///
 /// # Errors
 /// Returns the fault that rank 0 reports, or an error if rank 0 sends nothing.
@@ -186,7 +187,7 @@ pub(super) fn await_welcome(
     address: &Address,
     rank: usize,
     (patience, stop): (Duration, &dyn Fn() -> Option<LaunchError>),
-) -> Result<Connection, LaunchError> {
+) -> Result<(Connection, u128), LaunchError> {
     let start = Instant::now();
     let lost = |fault: io::Error| {
         match fault.kind() {
@@ -194,7 +195,7 @@ pub(super) fn await_welcome(
             "rank 0 admitted rank {rank} and then sent nothing for {} s: its process is stopped or busy",
             start.elapsed().as_secs()
         )),
-        io::ErrorKind::InvalidData => LaunchError::of_connection(0, &fault),
+        io::ErrorKind::InvalidData => LaunchError::of_connection([rank, 0], &fault),
         // Rank 0 sends its reason for giving up to the ranks that it has admitted. So it has not admitted
         // this one, or it was killed.
         _ => address.fault(format!(
@@ -226,9 +227,9 @@ pub(super) fn await_welcome(
     let left = (patience + REPORT_WAIT).saturating_sub(start.elapsed()).max(RETRY_PAUSES.0);
     connection.stream.set_read_timeout(Some(left)).map_err(lost)?;
     match connection.receive() {
-        Ok(Message::Welcome) => {
+        Ok(Message::Welcome(run)) => {
             connection.stream.set_read_timeout(None).map_err(lost)?;
-            Ok(connection)
+            Ok((connection, run))
         }
         Ok(Message::Fault(fault)) => Err(fault),
         Ok(_) => Err(LaunchError::Protocol { rank: 0, fault: "sent no welcome".to_owned() }),
@@ -238,5 +239,21 @@ pub(super) fn await_welcome(
             let _ = connection.send(&Message::Fault(fault.clone()));
             Err(fault)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link-local address of IPv6 needs the interface.
+    #[test]
+    fn the_scope_of_an_address_is_kept() {
+        let job = String::new();
+        let address = Address { host: "fe80::1%1".to_owned(), port: 9, ports: 2, job, is_multi_host: true };
+        let found = targets(&address, None).unwrap_or_default();
+        let has_scope = |it: &SocketAddr| matches!(it, SocketAddr::V6(it) if it.scope_id() == 1);
+        let scopes: Vec<_> = found.iter().map(|it| (it.port(), has_scope(it))).collect();
+        assert_eq!(scopes, [(9, true), (10, true)]);
     }
 }

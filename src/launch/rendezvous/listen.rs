@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     os::fd::AsFd,
     thread,
     time::{Duration, Instant},
@@ -15,10 +15,12 @@ use std::{
 use super::{
     Address, Connection, HANDSHAKE_TIMEOUT, STOP_INTERVAL,
     pending::{self, Pending},
+    with_port,
 };
 use crate::{
     LaunchError,
     message::Message,
+    secret::Secret,
     session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},
 };
 
@@ -38,13 +40,12 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Returns an error if the address is not one of this host, if other hosts cannot reach it, or if no port is
 /// free.
 pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError> {
-    let resolved: Vec<IpAddr> = (address.host.as_str(), address.port)
+    let resolved: Vec<SocketAddr> = (address.host.as_str(), address.port)
         .to_socket_addrs()
         .map_err(|fault| address.fault(format!("rank 0 cannot resolve the address: {fault}")))?
-        .map(|it| it.ip())
         .collect();
-    let usable = |it: &&IpAddr| !(address.is_multi_host && it.is_loopback());
-    let interfaces: Vec<&IpAddr> = resolved.iter().filter(usable).collect();
+    let usable = |it: &&SocketAddr| !(address.is_multi_host && it.ip().is_loopback());
+    let interfaces: Vec<&SocketAddr> = resolved.iter().filter(usable).collect();
     if interfaces.is_empty() {
         let message = "on rank 0's host this is the loopback interface, which other hosts cannot reach: name another one in \
                        `HIR_MASTER_ADDR`";
@@ -53,7 +54,7 @@ pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError>
     let mut last = None;
     for port in address.candidates() {
         for interface in &interfaces {
-            match TcpListener::bind(SocketAddr::new(**interface, port)) {
+            match TcpListener::bind(with_port(**interface, port)) {
                 Ok(listener) => return Ok((listener, port)),
                 Err(fault) => last = Some(fault),
             }
@@ -141,11 +142,12 @@ pub(super) fn admit(
     key: &JobKey,
     limits: (Instant, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<Vec<Connection>, LaunchError> {
+    let run = Secret::random()?.bytes().iter().fold(0, |run, it| run << 8 | u128::from(*it));
     let mut joined: Vec<Option<Connection>> = (1..key.world).map(|_| None).collect();
     let mut candidates = Vec::new();
     let complete = admit_into((joined.as_mut_slice(), &mut candidates), listener, address, key, limits);
     let message = match &complete {
-        Ok(()) => Message::Welcome,
+        Ok(()) => Message::Welcome(run),
         Err(fault) => Message::Fault(fault.clone()),
     };
     for connection in joined.iter_mut().flatten() {

@@ -32,7 +32,7 @@ fn connect(
     world: usize,
     patience: Duration,
 ) -> Result<Vec<Connection>, LaunchError> {
-    super::connect(address, trust, rank, world, patience, &|| None)
+    super::connect(address, trust, rank, world, patience, &|| None).map(|it| it.0)
 }
 
 fn secret(byte: u8) -> SecretSource {

@@ -166,7 +166,8 @@ fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
             RankProgress { limit: PhaseLimit::Timeout, ..RankProgress::default() }.encode()
         });
         let (sender, ended) = mpsc::channel();
-        let end = Box::new(move |exit, report| sender.send((Exit::from(exit), report)).unwrap_or_default());
+        let end =
+            Box::new(move |exit, report, _| sender.send((Exit::from(exit), report)).unwrap_or_default());
         let report =
             |fault: &LaunchError, _: &[Option<RankProgress>]| JobReport::from_lines([fault.to_string()]);
         let stop = Stop::watch(None).map_err(system)?;
@@ -187,7 +188,7 @@ fn faulty(name: &str, send: impl Fn(&mut dyn FnMut(&Message) -> bool) + Sync) ->
     thread::scope(|scope| {
         let rank = scope.spawn(|| {
             let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous, &|| None)?;
-            send(&mut |message| connections.iter_mut().all(|it| it.send(message).is_ok()));
+            send(&mut |message| connections.0.iter_mut().all(|it| it.send(message).is_ok()));
             Ok::<_, LaunchError>(connections)
         });
         let channel = Channel::open(&place(name, 0, 2), &address, &trust(), QUICK, &|| None).ok()?;
@@ -220,7 +221,7 @@ fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
     thread::scope(|scope| {
         let rank = scope.spawn(|| {
             let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous, &|| None)?;
-            let sent = connections.iter_mut().all(|it| it.stream.write_all(&[1; 20]).is_ok());
+            let sent = connections.0.iter_mut().all(|it| it.stream.write_all(&[1; 20]).is_ok());
             Ok::<_, LaunchError>((connections, sent))
         });
         let channel = Channel::open(&place("altered", 0, 2), &address, &trust(), QUICK, &|| None)?;
@@ -230,7 +231,7 @@ fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
         }
         let fault = channel.fault();
         let text = fault.as_ref().map(LaunchError::to_string).unwrap_or_default();
-        assert!(text.starts_with("the connection with rank 1 is not intact: "), "{text}");
+        assert!(text.starts_with("rank 0: the connection with rank 1 is not intact: "), "{text}");
         assert_eq!(fault.map(|it| Exit::from(it.exit())), Some(Exit::Environment));
         drop(channel);
         drop(rank.join());
@@ -241,7 +242,7 @@ fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
 #[test]
 fn what_only_rank_0_says_is_refused_from_others() {
     let verdict = Message::ExitCode(Exit::Hang.into());
-    for message in [Message::Welcome, Message::Join, Message::Credit, verdict] {
+    for message in [Message::Welcome(1), Message::Join, Message::Credit, verdict] {
         let fault = faulty("role", |send| assert!(send(&message)));
         let wanted =
             LaunchError::Protocol { rank: 1, fault: "sent a message that is not allowed now".to_owned() };

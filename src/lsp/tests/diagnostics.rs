@@ -123,3 +123,18 @@ fn a_module_of_stablehlo_is_read_as_one() -> Result<(), Fault> {
     assert_eq!(codes(&found), ["E0901"]);
     editor.close()
 }
+
+/// The editor has no flags.
+#[test]
+fn a_limit_names_the_tool_that_has_the_flag() -> Result<(), Fault> {
+    let mesh = "(DeviceMesh{0 1 2 3})";
+    let (input, output) = (format!("T0_g_float[iS0{{4}}] {mesh}"), format!("T1_g_float[iS1{{4}}] {mesh}"));
+    let text = format!(
+        "%HostIrContainer {{ ({input}) -> ({output}) :\n  FOR i9 from 0 to 600000:\n    {output}\n       = relu({input});\n}}\n"
+    );
+    let mut editor = Editor::open(&text)?;
+    let found = editor.diagnostics(true)?;
+    assert_eq!(codes(&found), ["E0410"]);
+    assert!(found[0].message.contains("`hir check --max-work="), "{found:#?}");
+    editor.close()
+}

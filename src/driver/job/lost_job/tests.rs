@@ -208,7 +208,7 @@ fn stalled(at: [u32; 4]) -> Vec<(usize, Exit, Option<JobReport>)> {
                 };
                 let variable = |name: &str| (name == "HIR_MASTER_PORT").then(|| port.clone());
                 let (done, over) = mpsc::channel();
-                let end = Box::new(move |exit, report| {
+                let end = Box::new(move |exit, report, _| {
                     let _ = sender.send((rank, Exit::from(exit), report));
                     let _ = done.send(());
                 });
@@ -236,7 +236,7 @@ fn stalled(at: [u32; 4]) -> Vec<(usize, Exit, Option<JobReport>)> {
 /// Returns how the only process of a job ends, or `None` if it does not end within three seconds.
 fn alone(act: impl FnOnce(&JobRank)) -> Option<(Exit, Option<JobReport>)> {
     let (sender, ends) = mpsc::channel();
-    let end = Box::new(move |exit, report| {
+    let end = Box::new(move |exit, report, _| {
         let _ = sender.send((Exit::from(exit), report));
     });
     let member = JobRank::single_process(Duration::from_secs(1), report_without_plans(), end).ok()?;
