@@ -22,6 +22,7 @@ mod fourier;
 mod gather;
 mod index;
 mod lift;
+mod linear_algebra;
 mod manual;
 mod numbers;
 mod opaque;
