@@ -95,7 +95,7 @@ impl<'m, 's> Importer<'m, 's> {
                     return Err(Self::unbounded(op));
                 }
                 for (next, last) in next.iter().zip(last).filter(|(next, last)| !is_same(next, last)) {
-                    [&*next, &*last].into_iter().for_each(|it| self.store(it));
+                    [next, &*last].into_iter().for_each(|it| self.store(it));
                     *last = self.select_values(is_alive.clone(), next.clone(), last.clone())?;
                 }
             }

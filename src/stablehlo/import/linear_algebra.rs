@@ -187,7 +187,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns the result of an operator on matrices and one element each.
     fn of_matrix(&mut self, op: Op, value: Value, element: Value) -> Imported<Value> {
-        let element = self.repeated(element, &value.shape().to_vec())?;
+        let element = self.repeated(element, value.shape())?;
         self.map(op, vec![value.clone(), element], value.dtype())
     }
 

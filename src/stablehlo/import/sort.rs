@@ -95,9 +95,7 @@ impl<'m, 's> Importer<'m, 's> {
             ));
         };
         let it = self.materialized(value);
-        let key = self.total_order(Value::Tensor(it.clone()))?;
-        let key = self.materialized(key);
-        let order = Value::Tensor(self.sorted_places(&key, dim, true));
+        let order = Value::Tensor(self.sorted_places(&it, dim, true));
         let mut ranges: Vec<[i64; 3]> = it.shape.iter().map(|extent| [0, *extent, 1]).collect();
         ranges[dim][1] = count;
         let places = self.sliced(order, &ranges);
