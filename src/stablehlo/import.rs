@@ -22,6 +22,7 @@ mod fourier;
 mod gather;
 mod index;
 mod lift;
+mod linear_algebra;
 mod manual;
 mod numbers;
 mod opaque;
@@ -115,7 +116,6 @@ pub(crate) struct Importer<'m, 's> {
     complex_parts: FxHashMap<TensorId, ([Value; 2], bool)>,
     /// The tensors that updates put together, of these pieces.
     joins: FxHashMap<TensorId, pieces::Pieces>,
-    pieces: Vec<Value>,
     /// Whether an operation is imported for a part of complex numbers.
     has_parts: bool,
     /// The branches around the operation, outermost first.

@@ -36,7 +36,7 @@ mod tree;
 mod unique_names;
 mod value;
 
-use grammar::{diagnostic::Diagnostic, ir::Program, source::Reader};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Reader, span::Span};
 
 pub use import::OPERATORS;
 
@@ -46,6 +46,9 @@ pub static READER: Reader =
 
 /// Returns whether a text is a module rather than a program or a log of Host IR.
 fn is_module(text: &str) -> bool {
+    if is_bytecode(text) {
+        return true;
+    }
     let mut lines = text
         .trim_start_matches('\u{feff}')
         .lines()
@@ -68,7 +71,18 @@ pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     }
 }
 
+/// Returns whether a file is MLIR's binary form.
+fn is_bytecode(text: &str) -> bool {
+    text.get(..7).is_some_and(|it| grammar::encode(it).starts_with(b"ML\xefR"))
+}
+
 fn program(text: &str) -> Result<Program, Box<Diagnostic>> {
+    if is_bytecode(text) {
+        let message = "this is MLIR bytecode, and hir reads the text of a module";
+        let it =
+            Diagnostic::new(Code::BadToken, Span::new(0, 7), message, "the file begins with `ML` and 0xef");
+        return Err(Box::new(it.help("write the text: `jax.jit(f).lower(*args).as_text()`, or `mlir_module()` of what `jax.export` returns")));
+    }
     let module = parse::parse(text, import::is_read)?;
     unique_names::check(&module)?;
     import::import(&module)

@@ -175,6 +175,20 @@ impl Mesh {
         found
     }
 
+    /// Returns the groups of devices that differ along these axes alone, of which the first one is the slowest in a group.
+    pub(crate) fn groups_along(&self, axes: &[usize]) -> Vec<Vec<i64>> {
+        let mut all: Vec<(Vec<i64>, i64)> = Vec::new();
+        for device in 0..self.devices() {
+            let own = self.coordinates(device);
+            let others = (0..self.axes.len()).filter(|axis| !axes.contains(axis));
+            all.push((others.chain(axes.iter().copied()).map(|axis| own[axis]).collect(), device));
+        }
+        all.sort_unstable();
+        let size: i64 = axes.iter().map(|axis| self.axes[*axis].1).product();
+        let devices: Vec<i64> = all.into_iter().map(|it| it.1).collect();
+        devices.chunks(size.max(1) as usize).map(<[i64]>::to_vec).collect()
+    }
+
     /// Returns the axes along which the devices of a group differ, if all groups are those of a set of axes.
     pub(crate) fn axes_of_groups(&self, groups: &[Vec<i64>]) -> Option<Vec<usize>> {
         let count = usize::try_from(self.devices()).ok()?;

@@ -1,7 +1,7 @@
 //! Runs tests of StableHLO's interpreter: programs that compare a result with stated values by `check.expect_…`. The simulator computes both.
 //!
 //! `tests/conformance/stablehlo.mlir` has a small one of each operation, unchanged. `HIR_STABLEHLO=DIR` runs all files of
-//! `stablehlo/testdata` instead (https://github.com/openxla/stablehlo), and prints how many pass, by operation.
+//! `stablehlo/testdata` instead (https://github.com/openxla/stablehlo), and compares how many pass with the table in `docs/jax.md`.
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +25,9 @@ const EXPLAINED: [(&str, &str); 5] = [
     ("pow_complex64_20_30_complex64_20_30.mlir", "a power is an exponential of a product"),
     ("top_k_float32_5_chlo.mlir", "NaNs with a sign are in front, as others"),
 ];
+
+/// The header of the table in `docs/jax.md`. It has the operations of which tests do not pass.
+const HEADER: &str = "|test|pass|\n|---|---|\n";
 
 /// Returns the program without its checks, whose results are what they compare, and whether each is exact.
 fn compared(text: &str) -> Option<(String, Vec<bool>)> {
@@ -87,7 +90,7 @@ fn run(name: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs all files of a folder and prints the rate of each operation.
+/// Runs all files of a folder, and compares the rates of operations with those in `docs/jax.md`.
 fn run_folder(folder: &Path) -> Result<(), Failed> {
     let mut rates: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     let (mut faults, mut out) = (String::new(), io::stdout());
@@ -112,11 +115,23 @@ fn run_folder(folder: &Path) -> Result<(), Failed> {
             Err(why) => writeln!(out, "{name}: {why}")?,
         }
     }
-    for (name, [passed, all]) in &rates {
-        writeln!(out, "{name}\t{passed} of {all}")?;
-    }
     let [passed, all] = rates.values().fold([0, 0], |sum, it| [sum[0] + it[0], sum[1] + it[1]]);
-    writeln!(out, "{passed} of {all}")?;
+    let mut table = HEADER.to_owned();
+    for (name, [passed, all]) in rates.iter().filter(|(_, [passed, all])| passed < all) {
+        table.push_str(&format!("|`{name}`|{passed}/{all}|\n"));
+    }
+    table.push_str(&format!("|others|all|\n|together|{passed}/{all}|\n"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/jax.md");
+    let page = fs::read_to_string(&path)?;
+    let begin = page.find(HEADER).ok_or("docs/jax.md has no table")?;
+    let length = page[begin..].find("\n\n").map_or(page.len() - begin, |it| it + 1);
+    if page[begin..begin + length] != table {
+        if env::var_os("INSTA_UPDATE").is_some_and(|it| it == "always") {
+            fs::write(&path, format!("{}{table}{}", &page[..begin], &page[begin + length..]))?;
+        } else {
+            faults.push_str(&format!("docs/jax.md has another table:\n{table}"));
+        }
+    }
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
 }
 

@@ -41,7 +41,7 @@ class Module:
         found = re.search(r"mhlo\.num_partitions = (\d+)", text)
         self.devices = int(found[1]) if found else 1
         meshes = _MESH.findall(text)
-        if len(meshes) > 1 or any(it[2] for it in meshes) or "mhlo.sharding" in text or self.devices > 1 and not meshes:
+        if len({it[1] for it in meshes}) > 1 or any(it[2] for it in meshes) or "mhlo.sharding" in text or self.devices > 1 and not meshes:
             raise HirError("the module does not have one mesh of Shardy whose devices are in order: verify reads no other shardings")
         #: The extents of the axes of the mesh.
         self.mesh = [int(it) for it in re.findall(r'"=(\d+)', meshes[0][1])] if meshes else [1]

@@ -27,9 +27,9 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns the mesh axes of the groups of a collective. A reduction does not depend on the order of the devices in a group.
     fn group_axes(&self, op: &Operation<'_>) -> Imported<AxisSet> {
-        let rows = op.attribute(&["replica_groups"]).and_then(Attribute::rows);
-        let mut rows =
-            rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
+        let mut rows = self.stated_groups(op).ok_or_else(|| {
+            self.unsupported_form(op, "its `replica_groups` are not a list of devices or of axes of a mesh")
+        })?;
         if op.name == "stablehlo.all_reduce" {
             rows.iter_mut().for_each(|it| it.sort_unstable());
         }
@@ -48,6 +48,29 @@ impl<'m, 's> Importer<'m, 's> {
                 "its `replica_groups` are not all devices along manual axes of the mesh, in their order",
             )
         })
+    }
+
+    /// Returns the devices of each group, which are listed, or differ along axes of a mesh: JAX 0.12 writes these.
+    fn stated_groups(&self, op: &Operation<'_>) -> Option<Vec<Vec<i64>>> {
+        let stated = op.attribute(&["replica_groups"])?;
+        let Attribute::Named(_, entries, _) = stated else { return stated.rows() };
+        let (Attribute::Symbol(name), Attribute::Array(refs)) =
+            (Attribute::find(entries, "mesh")?, Attribute::find(entries, "axes")?)
+        else {
+            return None;
+        };
+        let mesh = self.meshes.iter().find(|it| it.name == *name)?;
+        let mut axes = Vec::with_capacity(refs.len());
+        for it in refs {
+            match it {
+                Attribute::Named(_, parts, _) => match parts[..] {
+                    [("name", Attribute::String(name))] => axes.extend(mesh.axis(name).ok()?),
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+        Some(mesh.groups_along(&axes))
     }
 
     /// Returns the number of devices of a group.

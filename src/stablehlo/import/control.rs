@@ -2,11 +2,14 @@
 
 use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ops::Op};
 
-use super::{Imported, Importer, MAX_CALLS, Results};
+use super::{Imported, Importer, MAX_CALLS, Results, lift::needed};
 use crate::{
-    tree::{Block, Operation},
+    tree::{Block, Operation, Use},
     value::{Scalar, Splat, Value},
 };
+
+/// The greatest number of statements of a loop that data end.
+const MAX_SELECTED: usize = 100_000;
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -47,24 +50,65 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn while_loop(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [condition, body] = &op.regions[..] else { return Err(self.missing(op, "regions")) };
-        let mut values = operands;
+        let depth = self.choices.len();
+        let results = self.iterations(op, [condition, body], operands);
+        self.choices.truncate(depth);
+        results
+    }
+
+    /// Imports every iteration of a loop. Where data decide whether one is executed, it is imported up to the bound that the condition
+    /// states, and the values are selected with which the loop ends.
+    fn iterations(
+        &mut self,
+        op: &'m Operation<'s>,
+        [condition, body]: [&'m Block<'s>; 2],
+        mut values: Vec<Value>,
+    ) -> Results {
+        let depth = self.choices.len();
+        let decisive = decisive(condition, body);
+        let limit = self.out.size().saturating_add(MAX_SELECTED);
+        // Whether the loop has not ended, and its values if it has.
+        let mut ended: Option<(Value, Vec<Value>)> = None;
         loop {
-            let goes_on = self.region_with(condition, values.clone())?;
-            match goes_on.first().and_then(Value::constant) {
-                Some(Scalar::Bool(true)) => values = self.region_with(body, values)?,
-                Some(Scalar::Bool(false)) => return Ok(values),
-                _ => {
-                    let message = "the number of iterations depends on data";
-                    let it = Diagnostic::new(
-                        Code::UnboundedLoop,
-                        op.span,
-                        message,
-                        "the condition is not a constant",
-                    );
-                    return Err(Box::new(it.help("use `lax.scan`, or `lax.fori_loop` with constant bounds: hir imports every iteration")));
+            let found = self.region_with(condition, values.clone())?;
+            let [goes_on] = self.operands(op, found)?;
+            match goes_on.constant() {
+                _ if goes_on.ty() != (&[], DType::Bool) => {
+                    return Err(self.bad_module("the condition is not one boolean", "expected `tensor<i1>`"));
+                }
+                Some(Scalar::Bool(false)) => return Ok(ended.map_or(values, |it| it.1)),
+                Some(_) => {}
+                None => {
+                    let (is_alive, last) = match ended {
+                        Some((is_alive, last)) => (self.binary_values("and", is_alive, goes_on)?, last),
+                        None => (goes_on, values.clone()),
+                    };
+                    self.choices.truncate(depth);
+                    self.choices.push(self.choice(op, &is_alive));
+                    ended = Some((is_alive, last));
                 }
             }
+            let next = self.region_with(body, values.clone())?;
+            if let Some((is_alive, last)) = &mut ended {
+                let has_changed = |at: &usize| !is_known_equal(next.get(*at), values.get(*at));
+                if self.out.size() > limit || !decisive.iter().any(has_changed) {
+                    return Err(Self::unbounded(op));
+                }
+                for (next, last) in next.iter().zip(last).filter(|(next, last)| !is_same(next, last)) {
+                    [next, &*last].into_iter().for_each(|it| self.store(it));
+                    *last = self.select_values(is_alive.clone(), next.clone(), last.clone())?;
+                }
+            }
+            values = next;
         }
+    }
+
+    /// Returns the error for a loop whose condition does not become false whatever the data are.
+    fn unbounded(op: &Operation<'_>) -> Box<Diagnostic> {
+        let message =
+            "the number of iterations depends on data, and no constant bounds it to a size that hir imports";
+        let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "the condition is not a constant");
+        Box::new(it.help("state a bound in the condition, as in `(i < 100) & (error > 1e-6)` for an `i` that begins with a constant: hir imports every iteration up to it"))
     }
 
     /// Imports the branch with a number, which is the last one if there is no such branch. Where the number is computed, all
@@ -127,4 +171,39 @@ impl<'m, 's> Importer<'m, 's> {
 /// Returns the number that selects a branch which is not the last one.
 fn branch_number(op: &Operation<'_>, at: usize) -> Scalar {
     if op.name == "stablehlo.if" { Scalar::Bool(at == 0) } else { Scalar::Int(at as i64) }
+}
+
+/// Returns the values of a loop on which its condition depends, also in later iterations.
+fn decisive<'s>(condition: &Block<'s>, body: &Block<'s>) -> Vec<usize> {
+    let among = |block: &Block<'s>, wanted: &[Use<'s>]| -> Vec<usize> {
+        let needed = needed(block, wanted.iter().map(|it| it.name));
+        (0..).zip(&block.arguments).filter(|(_, it)| needed.contains(it.name)).map(|(at, _)| at).collect()
+    };
+    let [goes_on, next] = [condition, body].map(|it| it.ops.last().map_or(&[][..], |it| &it.operands));
+    let mut found = among(condition, goes_on);
+    let mut done = 0;
+    while let Some(at) = found.get(done) {
+        let new = among(body, next.get(*at..=*at).unwrap_or_default());
+        let new: Vec<usize> = new.into_iter().filter(|it| !found.contains(it)).collect();
+        found.extend(new);
+        done += 1;
+    }
+    found
+}
+
+/// Returns whether two values are the same number, or both not known.
+fn is_known_equal(a: Option<&Value>, b: Option<&Value>) -> bool {
+    match (a, b) {
+        (Some(Value::Tensor(_)), Some(Value::Tensor(_))) => true,
+        (Some(a), Some(b)) => is_same(a, b),
+        _ => false,
+    }
+}
+
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Splat(a), Value::Splat(b)) => a.scalar == b.scalar,
+        (Value::Tensor(a), Value::Tensor(b)) => a.id == b.id,
+        _ => false,
+    }
 }

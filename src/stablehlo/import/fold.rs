@@ -44,6 +44,14 @@ impl Importer<'_, '_> {
         {
             return Ok(Value::Splat(Splat { scalar, shape: x.shape.clone(), dtype: result }));
         }
+        if matches!(op, Op::LogicalAnd | Op::LogicalOr) {
+            for (one, other) in [(&a, &b), (&b, &a)] {
+                // `false` decides a conjunction, and `true` a disjunction.
+                if let Some(Scalar::Bool(it)) = one.constant() {
+                    return Ok(if *it == (op == Op::LogicalOr) { one.clone() } else { other.clone() });
+                }
+            }
+        }
         self.map(op, vec![a, b], result)
     }
 

@@ -3,7 +3,7 @@
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Imported, Importer, Results};
+use super::{Imported, Importer, Results, types::initial_values};
 use crate::{
     tree::{Block, Operation, Use},
     value::{Tensor, Value},
@@ -46,12 +46,7 @@ impl<'m, 's> Importer<'m, 's> {
         wanted: &[Use<'s>],
     ) -> Results {
         let shape = arguments.first().map(|it| it.shape().to_vec()).unwrap_or_default();
-        let mut needed: FxHashSet<&str> = wanted.iter().map(|it| it.name).collect();
-        for op in region.ops.iter().rev() {
-            if op.results.iter().any(|it| needed.contains(it.0)) {
-                needed.extend(op.operands.iter().map(|it| it.name));
-            }
-        }
+        let needed = needed(region, wanted.iter().map(|it| it.name));
         let names = region.arguments.iter().map(|it| it.name);
         let scope: FxHashMap<_, _> = names.zip(arguments).map(|(name, it)| (name, vec![it])).collect();
         let span = self.out.span;
@@ -187,4 +182,20 @@ impl<'m, 's> Importer<'m, 's> {
         }
         Ok(self.materialized(table))
     }
+}
+
+/// Returns the names of values, and of those from which a region computes them.
+pub(super) fn needed<'s>(
+    region: &Block<'s>,
+    wanted: impl IntoIterator<Item = &'s str>,
+) -> FxHashSet<&'s str> {
+    let mut needed: FxHashSet<&str> = wanted.into_iter().collect();
+    for op in region.ops.iter().rev() {
+        let mut open: Vec<_> = op.results.iter().filter(|it| needed.contains(it.0)).map(|_| op).collect();
+        while let Some(op) = open.pop() {
+            needed.extend(op.operands.iter().chain(initial_values(op)).map(|it| it.name));
+            open.extend(op.regions.iter().flat_map(|it| &it.ops));
+        }
+    }
+    needed
 }

@@ -25,6 +25,9 @@ impl<'m, 's> Importer<'m, 's> {
             let why = UnsupportedSharding::CallOfXla((*target).to_owned());
             return Err(errors::unsupported_sharding(op.span, &why));
         }
+        if let Some(found) = self.lapack(op, target, &operands)? {
+            return Ok(found);
+        }
         let axes = operands.iter().fold(0, |axes, it| axes | it.axes());
         let mut inputs: Vec<Operand> = Vec::with_capacity(operands.len());
         let is_token = |at: usize| op.operand_types.get(at).is_some_and(Type::is_token);

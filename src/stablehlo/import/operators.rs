@@ -93,6 +93,8 @@ operators! {
     "stablehlo.complex, stablehlo.real, stablehlo.imag": "nothing: complex numbers are pairs of floats" => complex_parts_of;
     "stablehlo.fft": "`matmul` with matrices of cosines and sines along each dimension" => fft;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
+    "stablehlo.cholesky": "operators on `slice`s for each column, and `cat`" => cholesky;
+    "stablehlo.triangular_solve": "operators on `slice`s for each row, and `cat`" => triangular_solve;
     "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel and each group, and their sum" => convolution;
     "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons; for other regions, their operators on `slice`s" => reduce;
     "stablehlo.reduce_window": "`scan` for `cumsum` and the like, else the operator on `slice`s with strides" => reduce_window;
@@ -113,10 +115,10 @@ operators! {
     "stablehlo.optimization_barrier, sdy.propagation_barrier": "nothing: its operands" => optimization_barrier;
     "call, func.call, stablehlo.composite": "the operations of the function" => call;
     "stablehlo.case, stablehlo.if": "the operations of the branch; those of all branches and `where`, if the condition is computed" => branches;
-    "stablehlo.while": "the operations of each iteration; the number of iterations is a constant" => while_loop;
+    "stablehlo.while": "the operations of each iteration up to a constant bound, and `where` if data decide which is the last one" => while_loop;
     "sdy.sharding_constraint, sdy.reshard": "`Set`, or the sharding of the matrix product or reduction before it" => sharding_constraint;
     "sdy.manual_computation": "the operations of the region, on tensors with a device axis" => manual_computation;
-    "stablehlo.custom_call": "`LaunchKernel`: checked, and not run" => custom_call;
+    "stablehlo.custom_call": "`LaunchKernel`: checked, and not run; LAPACK's `potrf` and `trsm`: as `cholesky` and `triangular_solve`" => custom_call;
     "stablehlo.after_all, stablehlo.create_token": "nothing: the program has an order" => token;
     "stablehlo.partition_id, stablehlo.replica_id": "`rank`, and 0; 0 on one device" => device_id;
     "stablehlo.all_reduce": "`reduction` over the device axis" => all_reduce;

@@ -2,7 +2,7 @@
 //! operation reads the whole tensor. Otherwise each iteration would copy it.
 
 use grammar::{
-    ir::{OpStmt, Operand},
+    ir::{OpStmt, Operand, TensorId},
     ops::Op,
     span::Span,
 };
@@ -11,35 +11,34 @@ use hir_ir::build::apply;
 use super::Importer;
 use crate::value::{AxisSet, Tensor, Value};
 
-/// How many pieces a tensor has at most before the program stores it: each update lists those that it keeps.
+/// How many pieces a tensor has at most before the program stores it.
 const MAX_PIECES: usize = 4096;
-
-/// A number in `Importer::pieces`, and where the piece ends in the tensor.
-type Piece = (u32, u32);
 
 /// A tensor of pieces.
 pub(super) struct Pieces {
     dim: usize,
-    /// The pieces, and where each ends in the dimension.
-    all: Vec<Piece>,
+    /// How many pieces it has at most.
+    count: usize,
+    content: Content,
     /// The update, until the program stores the tensor.
     pending: Option<Span>,
+}
+
+enum Content {
+    /// Values behind one another, each with where it ends.
+    Row(Vec<(Value, i64)>),
+    /// Another tensor of pieces with a value in a range. So an update takes the same time whatever it keeps.
+    Update(TensorId, Value, [i64; 2]),
 }
 
 impl Importer<'_, '_> {
     /// Returns values behind one another along a dimension, which the program stores when an operation reads all of them.
     pub(super) fn joined_later(&mut self, values: Vec<Value>, dim: usize) -> Value {
-        let extent = values.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim]));
         // Complex numbers have their own parts.
-        if self.has_parts || u32::try_from(extent).is_err() {
+        if self.has_parts || values.len() > MAX_PIECES || values.iter().all(|it| it.shape()[dim] == 0) {
             return self.joined(values, dim);
         }
-        let mut all = Vec::new();
-        values.iter().for_each(|it| self.extend(&mut all, it, dim));
-        if all.len() > MAX_PIECES || all.is_empty() {
-            return self.joined(values, dim);
-        }
-        self.of_pieces(all, dim)
+        self.row(values.into_iter().filter(|it| it.shape()[dim] > 0).collect(), dim)
     }
 
     /// Returns a tensor of pieces with another value at a range of their dimension; `None` for another tensor or dimension.
@@ -50,87 +49,125 @@ impl Importer<'_, '_> {
         dim: usize,
         start: i64,
     ) -> Option<Value> {
-        let (end, extent) = (start + update.shape()[dim], value.shape()[dim]);
         let Value::Tensor(tensor) = value else { return None };
-        self.pieces_of(value, dim)?;
-        let mut all = self.pieces_in(tensor, dim, [0, start]);
-        self.extend(&mut all, update, dim);
-        let rest = self.pieces_in(tensor, dim, [end, extent]);
-        all.extend(rest.into_iter().map(|(piece, it)| (piece, it + end as u32)));
-        (all.len() <= MAX_PIECES).then(|| self.of_pieces(all, dim))
+        let size = update.shape()[dim];
+        let count =
+            self.pending_count(value, dim)?.saturating_add(2 + self.pending_count(update, dim).unwrap_or(0));
+        if count > MAX_PIECES || size == 0 {
+            return None;
+        }
+        let content = Content::Update(tensor.id, update.clone(), [start, start + size]);
+        Some(self.of_pieces(tensor.axes | update.axes(), value, dim, count, content))
     }
 
-    /// Adds the pieces of a value behind others.
-    fn extend(&mut self, all: &mut Vec<Piece>, value: &Value, dim: usize) {
-        let start = all.last().map_or(0, |it| it.1);
-        let extent = value.shape()[dim];
-        match self.pieces_of(value, dim) {
-            Some(own) => all.extend(own.iter().map(|(piece, end)| (*piece, start + end))),
-            None if extent > 0 => {
-                all.push((self.pieces.len() as u32, start + extent as u32));
-                self.pieces.push(value.clone());
-            }
-            None => {}
+    /// Returns values behind one another, or the only one.
+    fn row(&mut self, mut values: Vec<Value>, dim: usize) -> Value {
+        if values.len() == 1 {
+            return values.remove(0);
         }
+        let axes = values.iter().fold(0, |axes, it| axes | it.axes());
+        let count =
+            values.iter().map(|it| self.pending_count(it, dim).unwrap_or(1)).fold(0, usize::saturating_add);
+        let mut end = 0;
+        let mut ending = |it: Value| {
+            end += it.shape()[dim];
+            (it, end)
+        };
+        let row: Vec<(Value, i64)> = values.into_iter().map(&mut ending).collect();
+        let like = row[0].0.clone();
+        self.of_pieces(axes, &like, dim, count, Content::Row(row))
     }
 
-    /// Returns a tensor of pieces, or the only piece.
-    fn of_pieces(&mut self, all: Vec<Piece>, dim: usize) -> Value {
-        let first = &self.pieces[all[0].0 as usize];
-        if all.len() == 1 {
-            return first.clone();
+    /// Declares a tensor of pieces, which is like another one in its other dimensions.
+    fn of_pieces(
+        &mut self,
+        axes: AxisSet,
+        like: &Value,
+        dim: usize,
+        count: usize,
+        content: Content,
+    ) -> Value {
+        let mut shape = like.shape().to_vec();
+        if let Content::Row(all) = &content {
+            shape[dim] = all.last().map_or(0, |it| it.1);
         }
-        let (mut shape, dtype) = (first.shape().to_vec(), first.dtype());
-        shape[dim] = all.last().map_or(0, |it| it.1.into());
-        let axes = all.iter().fold(0, |axes, it| axes | self.pieces[it.0 as usize].axes());
-        let tensor = self.tensor(axes, &shape, dtype);
-        self.joins.insert(tensor.id, Pieces { dim, all, pending: Some(self.out.span) });
+        let tensor = self.tensor(axes, &shape, like.dtype());
+        self.joins.insert(tensor.id, Pieces { dim, count, content, pending: Some(self.out.span) });
         Value::Tensor(tensor)
     }
 
-    /// Returns the pieces in a range of a tensor, of which the first and the last one are cut.
-    fn pieces_in(&mut self, tensor: &Tensor, dim: usize, [from, to]: [i64; 2]) -> Vec<Piece> {
-        let Some(own) = self.joins.get(&tensor.id).filter(|_| from < to) else { return Vec::new() };
-        let (from, to) = (from as u32, to as u32);
-        let first = own.all.partition_point(|it| it.1 <= from);
-        let last = own.all.partition_point(|it| it.1 < to);
-        let start = if first == 0 { 0 } else { own.all[first - 1].1 };
-        let mut found = own.all[first..=last].to_vec();
-        let ends = [0, found.len() - 1];
-        for at in &ends[usize::from(ends[1] == 0)..] {
-            let before = if *at == 0 { start } else { found[at - 1].1 };
-            let (piece, end) = found[*at];
-            let (low, high) = (before.max(from), end.min(to));
-            if high - low < end - before {
-                let value = self.pieces[piece as usize].clone();
-                let mut ranges: Vec<[i64; 3]> = value.shape().iter().map(|it| [0, *it, 1]).collect();
-                ranges[dim] = [i64::from(low - before), i64::from(high - before), 1];
-                let cut = self.sliced(value, &ranges);
-                found[*at].0 = self.pieces.len() as u32;
-                self.pieces.push(cut);
+    /// Returns what is in a range of a tensor of pieces, in its order.
+    fn pieces_in(&mut self, tensor: TensorId, dim: usize, range: [i64; 2]) -> Vec<Value> {
+        // The ranges that no later update has written, and what is written in the others: where it begins, and its own range.
+        let (mut open, mut found) = (vec![range], Vec::new());
+        let mut next = Some(tensor);
+        while let Some(own) = next.and_then(|it| self.joins.get(&it)) {
+            let mut rest = Vec::new();
+            let mut write = |[from, to]: [i64; 2], value: &Value, [start, end]: [i64; 2]| {
+                let (low, high) = (from.max(start), to.min(end));
+                if low < high {
+                    found.push((low, value.clone(), [low - start, high - start]));
+                }
+            };
+            next = match &own.content {
+                Content::Update(base, value, range) => {
+                    for it @ [from, to] in open {
+                        write(it, value, *range);
+                        let both = [[from, to.min(range[0])], [from.max(range[1]), to]];
+                        rest.extend(both.into_iter().filter(|it| it[0] < it[1]));
+                    }
+                    Some(*base)
+                }
+                Content::Row(all) => {
+                    for it in open {
+                        let first = all.partition_point(|piece| piece.1 <= it[0]);
+                        let mut start = first.checked_sub(1).map_or(0, |at| all[at].1);
+                        for (value, end) in &all[first..] {
+                            if start >= it[1] {
+                                break;
+                            }
+                            write(it, value, [start, *end]);
+                            start = *end;
+                        }
+                    }
+                    None
+                }
+            };
+            open = rest;
+        }
+        found.sort_by_key(|it| it.0);
+        let mut all = Vec::with_capacity(found.len());
+        for (_, value, [from, to]) in found {
+            match &value {
+                Value::Tensor(it) if self.pending_count(&value, dim).is_some() => {
+                    all.extend(self.pieces_in(it.id, dim, [from, to]));
+                }
+                _ => {
+                    let mut ranges: Vec<[i64; 3]> = value.shape().iter().map(|it| [0, *it, 1]).collect();
+                    ranges[dim] = [from, to, 1];
+                    all.push(self.sliced(value, &ranges));
+                }
             }
         }
-        found.iter_mut().for_each(|it| it.1 = it.1.min(to) - from);
-        found
+        all
     }
 
-    /// Returns the pieces of a value along a dimension, if it is not yet stored.
-    fn pieces_of(&self, value: &Value, dim: usize) -> Option<&[Piece]> {
+    /// Returns how many pieces along a dimension a value has at most, if it is not yet stored.
+    fn pending_count(&self, value: &Value, dim: usize) -> Option<usize> {
         let Value::Tensor(it) = value else { return None };
-        self.joins.get(&it.id).filter(|own| own.dim == dim && own.pending.is_some()).map(|own| &own.all[..])
+        self.joins.get(&it.id).filter(|own| own.dim == dim && own.pending.is_some()).map(|own| own.count)
     }
 
     /// Returns the range from `from` to `to` of a tensor of pieces, whole in its other dimensions; `None` for another tensor or dimension.
     pub(super) fn range_of_pieces(&mut self, tensor: &Tensor, ranges: &[[i64; 3]]) -> Option<Value> {
-        let dim = self.joins.get(&tensor.id)?.dim;
+        let dim = self.joins.get(&tensor.id).filter(|it| it.pending.is_some())?.dim;
         let is_whole = |(at, it): (usize, &[i64; 3])| at == dim || *it == [0, tensor.shape[at], 1];
         let [from, to, 1] = ranges[dim] else { return None };
         if from >= to || !ranges.iter().enumerate().all(is_whole) {
             return None;
         }
-        self.pieces_of(&Value::Tensor(tensor.clone()), dim)?;
-        let all = self.pieces_in(tensor, dim, [from, to]);
-        Some(self.of_pieces(all, dim))
+        let all = self.pieces_in(tensor.id, dim, [from, to]);
+        (!all.is_empty()).then(|| self.row(all, dim))
     }
 
     /// Stores a value that an operation reads, if it has pieces.
@@ -144,9 +181,9 @@ impl Importer<'_, '_> {
     pub(super) fn store_pieces(&mut self, tensor: &Tensor) {
         let Some(own) = self.joins.get_mut(&tensor.id) else { return };
         let Some(span) = own.pending.take() else { return };
-        let (dim, all) = (own.dim, std::mem::take(&mut own.all));
+        let dim = own.dim;
         let span = std::mem::replace(&mut self.out.span, span);
-        let values = all.into_iter().map(|it| self.pieces[it.0 as usize].clone()).collect();
+        let values = self.pieces_in(tensor.id, dim, [0, tensor.shape[dim]]);
         let stmt = self.cat(values, dim, tensor.axes);
         self.out.assign(tensor.id, stmt);
         self.out.span = span;

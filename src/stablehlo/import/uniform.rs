@@ -15,6 +15,8 @@ use crate::{
 pub(super) struct Choice {
     /// The place of the operation with the branches.
     span: Span,
+    /// What may differ: the branch, or the number of iterations.
+    what: &'static str,
     /// The axes along which the selector may differ.
     axes: AxisSet,
     /// The branch of each device, if the host computes it.
@@ -36,7 +38,8 @@ impl Importer<'_, '_> {
             Value::Tensor(_) => None,
         };
         let branches = values.map(|all| all.iter().map(branch).collect());
-        Choice { span: op.span, axes: selector.axes(), branches }
+        let what = if op.name == "stablehlo.while" { "numbers of iterations" } else { "branches" };
+        Choice { span: op.span, what, axes: selector.axes(), branches }
     }
 
     /// Fails if devices of a group may take different branches around a collective.
@@ -69,8 +72,8 @@ impl Importer<'_, '_> {
     ) -> Box<Diagnostic> {
         let verb = if branches.is_some() { "take" } else { "may take" };
         let message = format!(
-            "devices {a} and {b} {verb} different branches around this `{}`, which then does not end",
-            op.name
+            "devices {a} and {b} {verb} different {} around this `{}`, which then does not end",
+            choice.what, op.name
         );
         let label = format!("it needs both device {a} and device {b}");
         let chosen = match branches {

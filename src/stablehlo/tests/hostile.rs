@@ -46,6 +46,15 @@ fn the_cases_are_modules() {
 }
 
 #[test]
+fn bytecode_is_named() {
+    let text = grammar::decode(b"ML\xefR\x0dStableHLO_v1.13.0\0\x01\x1b\xff".to_vec());
+    assert!(is_module(&text));
+    assert_eq!(read(&text), [Code::BadToken]);
+    let (_, diagnostics) = hir_stablehlo::read(&text);
+    assert!(diagnostics[0].message.contains("bytecode"), "{diagnostics:?}");
+}
+
+#[test]
 fn depth_is_limited() {
     for open in ["(", "[", "{", "dense<", "#a<", "({"] {
         let text = module(&format!("    %0 = stablehlo.constant {}", open.repeat(100_000)));
