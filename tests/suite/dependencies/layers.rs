@@ -184,11 +184,13 @@ const STABLEHLO: &[Layer] = &[
 
 /// One file for each kind of operators.
 const STABLEHLO_IMPORT: &[Layer] = &[
-    ("errors numbers types uniform lift", &[]),
+    ("errors numbers types uniform", &[]),
+    ("lift", &["types"]),
     ("tensors device_numbers", BEFORE),
     ("constant control dot elementwise fold index manual opaque pad pieces reduce shape", BEFORE),
     ("bits", &["numbers"]),
     ("sort", &["elementwise"]),
+    ("linear_algebra", &["constant", "reduce"]),
     ("extreme", &["elementwise", "reduce"]),
     ("window", &["lift", "pad", "reduce"]),
     ("select_and_scatter", &["lift", "pad", "reduce"]),
