@@ -109,7 +109,7 @@ mod tests {
                 "{a} {b}"
             );
         }
-        assert_eq!([least_distance("rsqrt", "relu"), least_distance("relu", "rleu")], [3, 0]);
+        assert_eq!([least_distance("rsqrt", "relu"), least_distance("relu", "rleu")], [4, 0]);
     }
 
     #[test]
