@@ -38,7 +38,7 @@ def test_a_recorded_lowering(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_is_not_read() -> None:
-    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.triangular_solve : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
+    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.rng_bit_generator : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
     with pytest.raises(hir.HirError) as caught:
         hir.read(text)
     assert (caught.value.code, caught.value.line) == ("E0901", 3)

@@ -17,6 +17,7 @@ from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 
 
 def results_and_gradients(function, args):
@@ -283,6 +284,19 @@ def test_equal_ranks_and_equal_layers_are_traced_once(monkeypatch, sizes, bodies
         np.testing.assert_allclose(result, expected.numpy(), rtol=1e-4)
     other = hir.torch.capture_ranks(lambda rank: (blocks if rank else blocks.blocks[0], (X[:, :4],)), 3)
     assert len(traced) == 3 and other.note is not None
+
+
+def test_ranks_of_a_model_of_dtensors_are_traced_once(monkeypatch):
+    capture_graph, traced = hir.torch._capture.capture_graph, []
+    monkeypatch.setattr(hir.torch._capture, "capture_graph", lambda *args, **more: traced.append(args) or capture_graph(*args, **more))
+
+    def build(rank):
+        model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        return parallelize_module(model, init_device_mesh("cpu", (4,)), plan), (X[:, :4],)
+
+    program = hir.torch.capture_ranks(build, 4)
+    assert len(traced) == 1 and program.note is None and not program.opaque
 
 
 def test_operands_and_parts_of_each_rank():

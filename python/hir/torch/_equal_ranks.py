@@ -38,16 +38,23 @@ def calls_of(function: Callable[..., Any], args: Sequence[Any], direction: str) 
     """Runs a function without values. None if it needs them, or calls what is not compared."""
     recorder = _Recorder()
     try:
-        with torch.compiler.set_stance("force_eager"), FakeTensorMode(allow_non_fake_inputs=True), recorder:
-            results, structure = pytree.tree_flatten(function(*args))
-            recorder.calls.append((str(structure), [recorder.token(it) for it in results]))
-            if direction == "backward":
-                wanted = [it.sum() for it in results if isinstance(it, torch.Tensor) and it.requires_grad]
-                leaves = [it for it in recorder.given if it.requires_grad and it.is_leaf]
-                torch.autograd.grad(wanted, leaves, [torch.ones_like(it) for it in wanted], allow_unused=True)
+        with torch.compiler.set_stance("force_eager"), FakeTensorMode(allow_non_fake_inputs=True):
+            # DTensor computes shapes with operators, and keeps them for the next run.
+            _run(function, args, direction, _Recorder())
+            _run(function, args, direction, recorder)
     except Exception:  # Whatever a function of the user raises, its capture says it.
         return None
     return Calls(recorder.calls, recorder.given)
+
+
+def _run(function: Callable[..., Any], args: Sequence[Any], direction: str, recorder: _Recorder) -> None:
+    with recorder:
+        results, structure = pytree.tree_flatten(function(*args))
+        recorder.calls.append((str(structure), [recorder.token(it) for it in results]))
+        if direction == "backward":
+            wanted = [it.sum() for it in results if isinstance(it, torch.Tensor) and it.requires_grad]
+            leaves = [it for it in recorder.given if it.requires_grad and it.is_leaf]
+            torch.autograd.grad(wanted, leaves, [torch.ones_like(it) for it in wanted], allow_unused=True)
 
 
 def _identity(tensor: Any) -> tuple[Any, ...]:
