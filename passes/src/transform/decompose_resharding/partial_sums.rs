@@ -117,8 +117,7 @@ impl Merger<'_> {
             return None;
         };
         let out = it.out_tensor().filter(|it| self.is_written_once(*it))?;
-        let is_only_here = |it: &TensorId| self.is_read_once(*it);
-        let of = |it: &TensorId| sums.get(it).filter(|_| is_only_here(it));
+        let of = |it: &TensorId| sums.get(it).filter(|_| self.is_read_once(*it));
         let (a, b) = (of(a)?, of(b)?);
         let goal = Sharding::of(self.program, out)?;
         let fits = self.is_alike(a, b) && self.is_aligned(&a.to, &goal) && self.has_same_type(a.partial, out);
@@ -206,10 +205,9 @@ impl Merger<'_> {
             (true, true) | (false, false) => return None,
         };
         let sum = sums.get(&term)?;
-        let is_only_here = self.is_read_once(term);
         let goal = Sharding::of(self.program, total)?;
         let ops = body.iter().filter_map(|stmt| self.program.op(*stmt));
-        let fits = is_only_here
+        let fits = self.is_read_once(term)
             && ops.filter(|it| it.mentions(self.program).any(|it| it == total)).count() == 1
             && self.is_aligned(&sum.to, &goal)
             && self.has_same_type(sum.partial, total);

@@ -35,7 +35,11 @@ pub(super) fn shard(
     rewritten: &FxHashMap<TensorId, TensorId>,
     remarks: &mut Remarks,
 ) -> bool {
-    let read = readers(program, body);
+    let mut read = readers(program, body);
+    // A port is not read by the statements alone.
+    Program::tensors_of(&program.inputs)
+        .chain(Program::tensors_of(&program.outputs))
+        .for_each(|it| drop(read.remove(&it)));
     let stmts: Vec<StmtId> = program.ops_in(body).map(|it| it.0).collect();
     let mut changed = false;
     for stmt in stmts {
@@ -58,7 +62,7 @@ pub(super) fn shard(
 }
 
 /// Returns the result of a statement that adds partial sums of devices, if it is whole, and the sharding of the slices that all its
-/// readers take.
+/// readers take. `read` has the readers of the tensors that are no ports.
 fn sliced_sum(
     program: &Program,
     read: &FxHashMap<TensorId, Vec<StmtId>>,
@@ -67,10 +71,6 @@ fn sliced_sum(
 ) -> Option<(TensorId, Sharding)> {
     let it = program.op(stmt).filter(|it| it.computes() && it.outs.len() == 1)?;
     let sum = it.out_tensor().filter(|it| !rewritten.contains_key(it))?;
-    let ports = [&program.inputs, &program.outputs];
-    if ports.iter().any(|ports| Program::tensors_of(ports).any(|it| it == sum)) {
-        return None;
-    }
     let readers = read.get(&sum)?;
     let taken = |stmt: &StmtId| {
         let it = program.op(*stmt).filter(|it| is_copy(it))?;

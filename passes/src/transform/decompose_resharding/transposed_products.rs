@@ -14,7 +14,7 @@
 //! transpose of another tensor, that one is the operand: what has to be resharded is then resharded once for all of its readers.
 
 use grammar::{
-    ir::{BlockId, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Memory, OpStmt, Operand, Program, StmtId, TensorId},
     ops::Op,
     rules::permutation,
 };
@@ -50,12 +50,17 @@ pub(super) fn fold(
         let mut transposes: FxHashMap<TensorId, (TensorId, StmtId)> = FxHashMap::default();
         let mut replaced: FxHashMap<StmtId, Vec<StmtId>> = FxHashMap::default();
         for stmt in program.block(block).to_vec() {
-            let Stmt::Op(it) = program.stmts[stmt].clone() else { continue };
+            let Some(it) =
+                program.op(stmt).filter(|it| matches!(it.op, Op::Matmul | Op::Linear | Op::Permute))
+            else {
+                continue;
+            };
             let Some(out) = it.out_tensor().filter(|it| !rewritten.contains_key(it)) else { continue };
             let args = it.tensor_operands();
             if mentions_slice(program, stmt) || !args.iter().chain([&out]).all(|it| is_matrix(program, *it)) {
                 continue;
             }
+            let it = it.clone();
             match (it.op, &args[..]) {
                 (Op::Matmul | Op::Linear, [a, b]) if [a, b].iter().all(|it| !rewritten.contains_key(*it)) => {
                     products.insert(out, (stmt, it));
