@@ -191,32 +191,16 @@ impl Mesh {
 
     /// Returns the axes along which the devices of a group differ, if all groups are those of a set of axes.
     pub(crate) fn axes_of_groups(&self, groups: &[Vec<i64>]) -> Option<Vec<usize>> {
-        let count = usize::try_from(self.devices()).ok()?;
-        let mut is_member = vec![false; count];
         let first: Vec<Vec<i64>> = groups.first()?.iter().map(|it| self.coordinates(*it)).collect();
         let axes: Vec<usize> =
             (0..self.axes.len()).filter(|axis| first.iter().any(|it| it[*axis] != first[0][*axis])).collect();
-        let size: i64 = axes.iter().map(|axis| self.axes[*axis].1).product();
-        for group in groups {
-            if group.len() as i64 != size {
-                return None;
-            }
-            for (at, device) in group.iter().enumerate() {
-                let place = is_member.get_mut(usize::try_from(*device).ok()?)?;
-                if std::mem::replace(place, true) {
-                    return None;
-                }
-                // The members are in the order of their coordinates.
-                let own = self.coordinates(*device);
-                let index = axes.iter().fold(0, |index, axis| index * self.axes[*axis].1 + own[*axis]);
-                let is_fixed =
-                    |axis: &usize| !axes.contains(axis) && own[*axis] != self.coordinates(group[0])[*axis];
-                if index != at as i64 || (0..self.axes.len()).any(|axis| is_fixed(&axis)) {
-                    return None;
-                }
-            }
-        }
-        is_member.iter().all(|it| *it).then_some(axes)
+        // The members of a group are in the order of their coordinates, and the groups in any order.
+        let is_each_once = groups.iter().map(Vec::len).sum::<usize>() as i64 == self.devices();
+        let sorted = |mut all: Vec<Vec<i64>>| {
+            all.sort_unstable();
+            all
+        };
+        (is_each_once && sorted(groups.to_vec()) == sorted(self.groups_along(&axes))).then_some(axes)
     }
 }
 
