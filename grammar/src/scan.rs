@@ -169,7 +169,9 @@ fn unknown_token(text: &str, span: Span) -> Diagnostic {
         format!("unexpected character `{shown}`"),
         "not part of the language",
     );
-    if text.is_ascii() {
+    if text.starts_with('@') {
+        res.help("write `matmul(a, b)`, or `linear(x, weight)` for a transposed weight")
+    } else if text.is_ascii() {
         res
     } else {
         res.help("check whether an editor changed the text: dumps contain only ASCII")

@@ -186,7 +186,12 @@ impl Remarks {
 
     /// Reports, in the words of the pass, what it did to a statement, or why it left the statement as it is.
     pub fn note(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
-        self.found.push(Diagnostic::new(Code::PassRemark, span, message, label));
+        self.note_of(Diagnostic::new(Code::PassRemark, span, message, label));
+    }
+
+    /// As `note`, of a remark that is made already.
+    pub fn note_of(&mut self, remark: Diagnostic) {
+        self.found.push(remark);
     }
 
     /// Sorts the remarks by the places of their statements.

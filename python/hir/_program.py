@@ -120,6 +120,11 @@ class Program:
         """Returns the program after passes, given as to ``hir-opt --passes``: ``"a,b{option=value},@pipeline"``."""
         return Program(self._program.run_passes(passes), self.warnings)
 
+    def fix(self) -> tuple[Program, tuple[str, ...]]:
+        """Returns the program with the edits that remove its races, and a line about each edit."""
+        text, edits = self._program.fix()
+        return read(text), tuple(edits)
+
     def check(
         self, checks: str = "race,comm,memory,excess", *, ranks: int | None = None, model: str = "nccl", p2p: str | None = None
     ) -> Report:
@@ -150,17 +155,24 @@ class Program:
         """Returns the plan of a rank: its instructions in the order of issue."""
         return self._world(ranks).plan(rank)
 
-    def timeline(self, path: str | os.PathLike[str], *, ranks: int | None = None) -> None:
+    def timeline(self, path: str | os.PathLike[str], *, ranks: int | None = None, machine: str | None = None) -> None:
         """Writes an estimated timeline: a picture (``.svg``), a page (``.html``) or a trace for Perfetto (``.json``)."""
         name = os.fspath(path)
-        text = self._world(ranks).timeline(name, repr(self))
+        text = self._world(ranks).timeline(name, repr(self), machine)
         Path(name).write_text(text, encoding="utf-8")
 
-    def overlap(self, *, ranks: int | None = None) -> dict[str, Any]:
+    def overlap(self, *, ranks: int | None = None, machine: str | None = None) -> dict[str, Any]:
         """Returns how much communication is hidden behind computation: ``total``, ``ranks`` (``communication``, ``hidden``,
         ``exposed``) and ``waits`` (``line``, ``count``, ``time``, ``reason``), in microseconds, and ``source``: how the times were found."""
-        overlap: dict[str, Any] = json.loads(self._world(ranks).overlap())
+        overlap: dict[str, Any] = json.loads(self._world(ranks).overlap(machine))
         return overlap
+
+    def gains(self, *, ranks: int | None = None, machine: str | None = None) -> list[dict[str, Any]]:
+        """Returns what each communication costs, the largest gain first: ``line``, ``communication``, ``count``, ``time``, ``hidden``, ``exposed``;
+        how long the program takes ``if_free`` and ``if_hidden``; and the best ``edit`` (``passes``, ``time``). Times are microseconds on
+        ``machine``, as ``--machine``."""
+        gains: list[dict[str, Any]] = json.loads(self._world(ranks).gains(machine))
+        return gains
 
     def _world(self, ranks: int | None) -> _hir.World:
         count = self.ranks if ranks is None else ranks

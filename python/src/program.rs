@@ -7,8 +7,10 @@ use grammar::{
     diagnostic::has_errors,
     ir::{self, TensorId},
     source::Source,
+    span::LineIndex,
 };
 use hir::PassError;
+use hir_check::Checks;
 use hir_plan::smallest_world;
 use pyo3::{exceptions::PyIndexError, prelude::*};
 
@@ -117,6 +119,17 @@ impl Program {
                 diagnostics => Err(error::rejected(py, diagnostics, &self.source)),
             },
         }
+    }
+
+    /// The canonical text with the edits that remove its races, and a line about each edit.
+    fn fix(&self, py: Python<'_>) -> PyResult<(String, Vec<String>)> {
+        let text = grammar::print(&self.program);
+        let plan = |program: &mut ir::Program, lines: &LineIndex| {
+            hir_plan::build(program, lines, smallest_world(program)).ok()
+        };
+        let fixed = interruptible::run(py, move || hir_check::fix(&text, 0, Checks::ALL_FAULTS, &plan))?;
+        let edits = fixed.edits.into_iter().map(|it| format!("line {}: {}", it.line, it.description));
+        Ok((fixed.text, edits.collect()))
     }
 
     /// The plans of a number of ranks.

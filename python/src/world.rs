@@ -5,14 +5,15 @@ use std::{str::FromStr, sync::Arc};
 use grammar::{Named, dtype::DType, source::Source};
 use hir_check::{Checks, OrderingModel};
 use hir_driver::{
+    auto::{edits::Estimates, machine::MachineFlag},
     run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},
     session::remove_allowed_by_comments,
 };
 use hir_plan::{
-    limits::DEFAULT_MEMORY_LIMIT,
+    limits::{DEFAULT_MEMORY_LIMIT, Limits},
     plan_text,
     sync::{LaunchOrder, P2pQueues},
-    timeline::{Timeline, file::TimelineFile, overlap::Overlap},
+    timeline::{Timeline, estimator::Planned, file::TimelineFile, overlap::Overlap},
 };
 use hir_process::threads::start_workers;
 use hir_sim::Schedule;
@@ -94,17 +95,36 @@ impl World {
     }
 
     /// The text of a timeline for a file of this name.
-    fn timeline(&self, py: Python<'_>, path: &str, title: &str) -> PyResult<String> {
+    fn timeline(&self, py: Python<'_>, path: &str, title: &str, machine: Option<&str>) -> PyResult<String> {
         let file = TimelineFile::from_str(path).map_err(invalid)?;
-        let timeline = self.estimate(py)?;
+        let timeline = self.estimate(py, machine)?;
         let report = Overlap::of(&timeline).report(&timeline);
         file.text(&timeline, title, &report).map_err(|fault| error::failed(py, fault))
     }
 
     /// How much communication is hidden, as JSON; times in microseconds.
-    fn overlap(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(overlap_json(&self.estimate(py)?).to_string())
+    fn overlap(&self, py: Python<'_>, machine: Option<&str>) -> PyResult<String> {
+        Ok(overlap_json(&self.estimate(py, machine)?).to_string())
     }
+
+    /// What each communication costs, as JSON; times in microseconds.
+    fn gains(&self, py: Python<'_>, machine: Option<&str>) -> PyResult<String> {
+        let (machine, world) = (machine_of(machine)?, Arc::clone(&self.world));
+        let (source, program) = (Arc::clone(&self.source), Arc::clone(&self.program));
+        let gains = interruptible::run(py, move || {
+            let (lines, limits) = (&source.lines, &Limits::default());
+            Estimates { lines, ranks: world.len(), limits, machine: &machine }.gains(&program, &world)
+        })?;
+        let gains = gains.ok_or_else(|| {
+            error::failed(py, "no estimate: the ranks have too many streams, or the program never ends")
+        })?;
+        Ok(gains.json().to_string())
+    }
+}
+
+/// Returns the machine of a name or a file, as `--machine`.
+fn machine_of(name: Option<&str>) -> PyResult<MachineFlag> {
+    name.map_or_else(|| Ok(MachineFlag::or_default(None).clone()), |it| it.parse().map_err(invalid))
 }
 
 fn invalid(error: impl std::fmt::Display) -> PyErr {
@@ -112,10 +132,13 @@ fn invalid(error: impl std::fmt::Display) -> PyErr {
 }
 
 impl World {
-    fn estimate(&self, py: Python<'_>) -> PyResult<Timeline> {
-        let Self { source, program, world } = self;
+    fn estimate(&self, py: Python<'_>, machine: Option<&str>) -> PyResult<Timeline> {
+        let (machine, Self { source, program, world }) = (machine_of(machine)?, self);
         let (source, program, world) = (Arc::clone(source), Arc::clone(program), Arc::clone(world));
-        let timeline = interruptible::run(py, move || hir::timeline(&world, &program, &source))?;
+        let timeline = interruptible::run(py, move || {
+            let text = Planned { program: &program, lines: &source.lines, limits: &Limits::default() };
+            machine.estimator().timeline(&world, Some(text))
+        })?;
         timeline.map_err(|_| error::failed(py, "no timeline: the ranks have too many streams"))
     }
 }

@@ -250,3 +250,19 @@ def test_the_version_and_a_page_of_a_notebook():
     assert re.fullmatch(r"\d+\.\d+\.\d+", hir.__version__)
     page = hir.read(hir.EXAMPLE)._repr_html_()
     assert page.startswith("<pre>") and "HostIrContainer" in page and "-&gt;" in page
+
+
+def test_gains_of_communications():
+    path = Path(__file__).parents[2] / "tests/cases/overlap/edits.hir"
+    (gain,) = hir.read(path).gains(machine="nominal")
+    assert (gain["line"], gain["communication"], gain["exposed"]) == (16, "Allreduce", 10.0)
+    assert (gain["if_free"], gain["if_hidden"], gain["edit"]["time"]) == (15.0, 15.0, 15.0)
+    assert "nominal GPU" in hir.read(path).overlap(machine="nominal")["source"]
+    with pytest.raises(ValueError, match="nowhere"):
+        hir.read(path).overlap(machine="nowhere")
+
+
+def test_a_race_is_fixed():
+    program, edits = hir.read(RACE).fix()
+    assert len(edits) >= 1
+    program.check().raise_if_found()

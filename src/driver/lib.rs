@@ -34,6 +34,7 @@ pub mod session;
 pub mod source;
 pub mod tensor_file;
 pub mod tool;
+pub mod trace;
 
 /// Makes the program of a tool, whose module is in `commands`: its `main`, and what a process has once. `install_backend` is called
 /// first, where the process has one thread.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use grammar::source::Source;
+use hir_hang::unpack_gzip;
 
 use crate::session::Session;
 use hir_process::input_file::read_stream;
@@ -51,9 +52,24 @@ pub fn open(session: &Session, path: &str) -> io::Result<Source> {
         }
         _ => (path.to_owned(), session.files.read_at_most(Path::new(path), MAX_TEXT)?),
     };
-    let text = grammar::decode(bytes);
+    let text = decoded(bytes)?;
     if text.len() as u64 > MAX_TEXT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
     }
     Ok(hir_front::source(name, text))
+}
+
+/// Returns the text of a file, unpacked if it is compressed by gzip, and decoded if a mark says that it is UTF-16.
+///
+/// # Errors
+/// What gzip cannot unpack, or more of it than an archive may have.
+fn decoded(bytes: Vec<u8>) -> io::Result<String> {
+    let bytes = if bytes.starts_with(&[0x1f, 0x8b]) { unpack_gzip(&bytes)? } else { bytes };
+    let units: fn([u8; 2]) -> u16 = match bytes.first_chunk::<2>() {
+        Some([0xff, 0xfe]) => u16::from_le_bytes,
+        Some([0xfe, 0xff]) => u16::from_be_bytes,
+        _ => return Ok(grammar::decode(bytes)),
+    };
+    let (pairs, _) = bytes.get(2..).unwrap_or(&[]).as_chunks();
+    Ok(char::decode_utf16(pairs.iter().map(|it| units(*it))).map(|it| it.unwrap_or('\u{fffd}')).collect())
 }

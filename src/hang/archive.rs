@@ -144,7 +144,7 @@ fn read_tar(
 ///
 /// # Errors
 /// As `read`.
-pub(crate) fn unpack_gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+pub fn unpack_gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
     unpack(GzDecoder::new(bytes), &mut most_unpacked(bytes.len() as u64))
 }
 

@@ -63,3 +63,5 @@ mod torch_log;
 mod value;
 pub mod watch;
 mod wording;
+
+pub use archive::unpack_gzip;

@@ -61,6 +61,35 @@ const ADVICE: &[(&[&str], &str)] = &[
         "write it with `reduction`: `reduction( x, op = add, initial value = float(0), allreduce = false )`, then `*` with 1/n",
     ),
     (
+        &["sum", "max", "min", "amax", "amin", "prod", "any", "all"],
+        "write it with `reduction`, and reduction axes, `rS4{8}`, in the result: `reduction( x, op = add, initial value = float(0), allreduce = false )`; `op` is `add`, `max`, `min` or `mul`",
+    ),
+    (
+        &["transpose", "permute", "t", "swapaxes", "movedim"],
+        "write it with `Set.Permute`, and the axes of `x` in their new order: `Set.Permute( x, cache_op=Streaming )`",
+    ),
+    (
+        &["mm", "bmm", "dot", "einsum", "tensordot"],
+        "write `matmul(a, b)`, or `linear(x, weight)` for a transposed weight",
+    ),
+    (&["view", "flatten", "unflatten"], "write `reshape( x )`, with the axes of the result"),
+    (&["concat", "concatenate", "stack"], "write `cat( { a, b }, 0 )`: the tensors and the axis"),
+    (&["unsqueeze"], "write `broadcast( x, flags = {true, false} )`: true for each new axis"),
+    (&["detach", "clone", "contiguous", "copy", "identity"], "write `Set( x, cache_op=Streaming )`"),
+    (
+        &[
+            "allreduce",
+            "allgather",
+            "reducescatter",
+            "alltoall",
+            "send",
+            "recv",
+            "psum",
+            "ppermute",
+        ],
+        "write `Set` or `reduction` with a sharded mesh on one side, which `--passes @lower` makes a communication; or `Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=x, output=y, backend=NCCL)` and `Wait(Communication 0)`",
+    ),
+    (
         &["scaleddotproductattention", "attention", "flashattention", "multiheadattention"],
         "write `sdpa` with the queries, keys and values of all heads",
     ),
@@ -68,6 +97,7 @@ const ADVICE: &[(&[&str], &str)] = &[
 
 /// Returns how to write a function that is not an operator, if its name is well known.
 pub(super) fn advice(name: &str) -> Option<&'static str> {
-    let name = name.replace('_', "").to_ascii_lowercase();
+    // `T0.t()`, `torch.sum(T0)`.
+    let name = name.rsplit('.').next().unwrap_or(name).replace('_', "").to_ascii_lowercase();
     ADVICE.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, text)| *text)
 }

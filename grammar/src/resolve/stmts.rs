@@ -173,7 +173,38 @@ impl<'s> Resolver<'s> {
             return Some(Stmt::Let(symbol, self.scalar(value)?));
         }
         let outs = self.stated_values(outs, PartRole::Result)?;
-        self.resolve_call(&outs, value, span).map(Stmt::Op)
+        let before = self.diagnostics.len();
+        let found = self.resolve_call(&outs, value, span);
+        if let (None, Some(inner)) = (&found, nested_operation(value)) {
+            self.diagnostics.truncate(before);
+            self.report_nested(inner, span);
+        }
+        found.map(Stmt::Op)
+    }
+
+    /// Reports an operation of tensors that is an operand of another one, with the two statements to write.
+    fn report_nested(&mut self, inner: &ast::Expr<'s>, span: Span) {
+        let numbers = self.source.split('T').skip(1).filter_map(|it| {
+            let digits = it.split(|it: char| !it.is_ascii_digit()).next()?;
+            digits.parse::<u32>().ok()
+        });
+        let new = format!("T{}", numbers.max().unwrap_or(0).saturating_add(1));
+        let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let operation = match &inner.kind {
+            ast::ExprKind::Paren(it) => it.span,
+            _ => inner.span,
+        };
+        let operation = one_line(operation.text(self.source));
+        let before = Span { end: inner.span.start, ..span }.text(self.source);
+        let behind = Span { start: inner.span.end, ..span }.text(self.source);
+        let outer = one_line(&format!("{before}{new}{behind}"));
+        let message = format!("`{}` is an operation inside another one", shortened(&operation));
+        let it = Diagnostic::new(Code::BadOperands, inner.span, message, "expected a tensor or a scalar");
+        let help = format!(
+            "write one statement for each operation: `{new} = {operation}`, then `{}`",
+            shortened(&outer)
+        );
+        self.diagnostics.push(it.help(help));
     }
 
     /// Resolves a right-hand side, or a statement without a left-hand side, to an operator statement.
@@ -291,5 +322,31 @@ impl<'s> Resolver<'s> {
             Some(advice) => it.help(advice),
             None => it.suggest(name.text, names),
         });
+    }
+}
+
+/// Returns the innermost operation of tensors that is an operand of another operation, the first one of several.
+fn nested_operation<'e, 's>(value: &'e ast::Expr<'s>) -> Option<&'e ast::Expr<'s>> {
+    let own = operands(value);
+    own.iter().copied().find_map(nested_operation).or_else(|| {
+        own.into_iter().find(|it| operands(it).iter().any(|it| matches!(it.kind, ast::ExprKind::Tensor(_))))
+    })
+}
+
+/// Returns the operands of an operation, or of one in parentheses.
+fn operands<'e, 's>(value: &'e ast::Expr<'s>) -> Vec<&'e ast::Expr<'s>> {
+    match &value.kind {
+        ast::ExprKind::Prefix(_, operand) => vec![operand],
+        ast::ExprKind::Infix(_, lhs, rhs) => vec![lhs, rhs],
+        ast::ExprKind::Call { args, .. } => args.iter().map(|it| &it.value).collect(),
+        ast::ExprKind::Paren(inner) => operands(inner),
+        ast::ExprKind::Int(_)
+        | ast::ExprKind::Float(_)
+        | ast::ExprKind::Word(_)
+        | ast::ExprKind::Tensor(_)
+        | ast::ExprKind::Axis(_)
+        | ast::ExprKind::Stream(_)
+        | ast::ExprKind::Team(_)
+        | ast::ExprKind::Braces(_) => Vec::new(),
     }
 }

@@ -57,24 +57,28 @@
 //!                                                                  Wait(Communication 38)
 //! ```
 //! It stays in the branch if it cannot move past any statement after the branch.
+//!
+//! With `only=T3`, only communications of that tensor move, and their Waits.
 
 mod posts;
 mod sends;
 mod waits;
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
-    ir::{Program, StmtId, SymbolId, TensorId},
+    ir::{BlockId, Program, StmtId, SymbolId, TensorId},
     ops::OpClass,
 };
 use hir_ir::blocks::nested_blocks;
+use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
         memory_effects::{MemoryEffects, StmtEffects},
         wait_order::WaitOrder,
     },
-    pass::{Arguments, Change, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, ONLY, OptionSpec, Pass, Remarks},
 };
 
 /// The pass.
@@ -88,15 +92,18 @@ pub(crate) const PASS: Pass =
                 "wait as late as possible, only for sends and also after their branch, or where the Waits \
                  are",
             ),
+            ONLY,
         ]);
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
+    arguments.check_names(program)?;
+    let moved = Moved::of(program, body, arguments, remarks);
     if arguments.text("posts") == Some("early") {
         let analyses = Analyses::of(program);
         for block in nested_blocks(program, body) {
-            let hoisted = posts::hoist_in_block(program, &analyses, block);
+            let hoisted = posts::hoist_in_block(program, &analyses, block, &|it| moved.stmt(it));
             changed |= hoisted != program.blocks[block];
             program.blocks[block] = hoisted;
         }
@@ -105,13 +112,55 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     match arguments.text("waits") {
         Some("late") => {
             for block in nested_blocks(program, body) {
-                changed |= waits::sink_in_block(program, &analyses, block, &|_| true);
+                changed |= waits::sink_in_block(program, &analyses, block, &|it| moved.number(it));
             }
         }
-        Some("sends") => changed |= sends::defer(program, &analyses, body),
+        Some("sends") => changed |= sends::defer(program, &analyses, body, &|it| moved.number(it)),
         _ => (),
     }
     Ok(Change::from_flag(changed))
+}
+
+/// Which communications move: all, or those that `only` names.
+struct Moved {
+    is_all: bool,
+    stmts: FxHashSet<StmtId>,
+    numbers: FxHashSet<u32>,
+}
+
+impl Moved {
+    fn of(program: &Program, body: BlockId, arguments: &Arguments, remarks: &mut Remarks) -> Self {
+        let is_all = arguments.text(ONLY.name).is_none();
+        let mut moved = Self { is_all, stmts: FxHashSet::default(), numbers: FxHashSet::default() };
+        let (mut all, mut is_in_group) = (Vec::new(), false);
+        for (id, it) in program.ops_in(body).filter(|_| !is_all) {
+            match it.op.def().class {
+                OpClass::Communicate => {
+                    let tensors = [it.get(attr::INPUT), it.get(attr::OUTPUT), it.get(attr::BUFFER)];
+                    all.push(tensors.into_iter().flatten().collect());
+                    is_in_group |= all.last().is_some_and(|it: &Vec<_>| arguments.selects(program, it));
+                }
+                // The number of a group of transfers is at its end.
+                OpClass::Coalescing => is_in_group &= it.number.is_some(),
+                _ => continue,
+            }
+            if is_in_group {
+                moved.stmts.insert(id);
+                moved.numbers.extend(it.number);
+            }
+            is_in_group &= it.number.is_none();
+        }
+        arguments.remark_unmatched(program, &all, remarks);
+        moved
+    }
+
+    fn stmt(&self, stmt: StmtId) -> bool {
+        self.is_all || self.stmts.contains(&stmt)
+    }
+
+    fn number(&self, number: u32) -> bool {
+        self.is_all || self.numbers.contains(&number)
+    }
 }
 
 /// What statements access, and what Waits order. Valid while only statements move that the analyses let pass each other.

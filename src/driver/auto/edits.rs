@@ -31,9 +31,9 @@ const EDITS: &[(&str, bool)] = &[
 const LEAST_GAIN: f64 = 0.01;
 
 /// The smallest gain that the report shows as one, in microseconds.
-const SMALLEST_GAIN: f64 = 0.1;
+pub(super) const SMALLEST_GAIN: f64 = 0.1;
 /// Maximum number of instructions of a program whose edits are tried: each is planned and checked.
-const MAX_INSTRUCTIONS: usize = 50_000;
+pub(super) const MAX_INSTRUCTIONS: usize = 50_000;
 
 /// A program has too many instructions to try edits: this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ pub struct Estimates<'a> {
 /// A program that is faster than another one.
 pub struct Edit {
     /// The passes that make it.
-    pub passes: &'static str,
+    pub passes: String,
     /// The program.
     pub program: Program,
     /// Its estimated microseconds.
@@ -120,7 +120,7 @@ impl Estimates<'_> {
             if *needs_machine && self.machine.machine.is_nominal() {
                 continue;
             }
-            let Some((edit, world)) = self.edit(program, passes) else { continue };
+            let Some((edit, world)) = self.edit(program, (*passes).to_owned()) else { continue };
             // An edit that changes more is not worth it if it gains no more.
             let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
             let is_worth = before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN);
@@ -134,9 +134,9 @@ impl Estimates<'_> {
     }
 
     /// Returns the program after some passes, with its plans.
-    fn edit(&self, program: &Program, passes: &'static str) -> Option<(Edit, World)> {
+    pub(super) fn edit(&self, program: &Program, passes: String) -> Option<(Edit, World)> {
         let mut program = program.clone();
-        let calls = passes::parse(passes).ok()?;
+        let calls = passes::parse(&passes).ok()?;
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
         passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
         let world = self.plan(&program)?;

@@ -23,8 +23,8 @@
 //! that error divided by the number of communications; if it does not split more, more than 1% divided by this number. The result does not
 //! depend on anything but the program, the options and the file of the machine.
 //!
-//! A remark for each communication states the best three choices with the estimated times of the whole program; for each of
-//! them, the other choices are the best ones at the time of the trial. The last remark states the passes to write instead of `@auto`.
+//! A remark states the passes to write instead of `@auto`. Its notes state, for each communication, the best three choices with the estimated
+//! times of the whole program; for each of them, the other choices are the best ones at the time of the trial.
 //!
 //! The pass does not execute the program: `--verify-each=semantic` and `--expect=unsharded` compare results.
 
@@ -32,6 +32,7 @@ mod choices;
 mod communications;
 mod each;
 pub mod edits;
+pub mod gains;
 pub mod machine;
 
 use std::str::FromStr;
@@ -102,8 +103,10 @@ pub struct Candidate {
 
 /// Estimates that differ by less are equal, as a part of the shorter one, also if the errors of estimates are smaller or not known.
 const EQUAL: f64 = 0.01;
-/// Number of choices that a remark states.
+/// Number of choices that a note states.
 const STATED: usize = 3;
+/// Number of communications, or of groups that are alike, that have a note.
+const LISTED: usize = 12;
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let communications = communications(program)?;
@@ -127,16 +130,21 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 None => said.push((communication, text, 1)),
             }
         }
-        for (first, text, count) in said {
+        let row = |(first, text, count): &(&Communication, String, usize)| {
             let of = first.tensor.as_ref().map_or(String::new(), |it| format!(" of `{it}`"));
-            let (others, label) = match count {
-                1 => (String::new(), "this communication"),
-                _ => (
-                    format!(" and {} of its kind", count_text(count - 1, "other")),
-                    "the first of these communications",
-                ),
+            let others = match count {
+                1 => String::new(),
+                _ => format!(" and {} of its kind", count_text(count - 1, "other")),
             };
-            remarks.note(first.span, format!("`auto` for {}{of}{others}: {text}", first.name), label);
+            format!("{}{of}{others}: {text}", first.name)
+        };
+        let mut rows: Vec<String> = said.iter().take(LISTED).map(row).collect();
+        if let Some(more) = said.get(LISTED..).filter(|it| !it.is_empty()) {
+            let count: usize = more.iter().map(|it| it.2).sum();
+            rows.push(format!(
+                "{}; `hir overlap` sorts all by their gain",
+                count_text(count, "other communication")
+            ));
         }
         for fault in faults {
             remarks.note(
@@ -163,16 +171,15 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             0 => String::new(),
             left_out => format!(" (`auto.budget` leaves out {left_out})"),
         };
-        remarks.note(
-            header,
-            format!(
-                "`auto` takes {:.1} µs (estimated){}: --passes '{}'",
-                it.time,
-                compared(it, &found.candidates[at..], error, (tried, &budget)),
-                it.passes
-            ),
-            format!("the machine is `{}`", found.machine),
+        let message = format!(
+            "`auto` takes {:.1} µs (estimated){}: --passes '{}'",
+            it.time,
+            compared(it, &found.candidates[at..], error, (tried, &budget)),
+            it.passes
         );
+        let label = format!("the machine is `{}`", found.machine);
+        let remark = Diagnostic::new(Code::PassRemark, header, message, label);
+        remarks.note_of(rows.into_iter().fold(remark, Diagnostic::note));
         *program = rewritten;
         return Ok(Change::Changed);
     }

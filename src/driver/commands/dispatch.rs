@@ -78,13 +78,21 @@ fn tools() -> Vec<Tool> {
     #[cfg(feature = "launch")]
     all.push(Tool {
         name: "overlap",
-        about: "Run a program and report how its communication and computation overlap (as `hir-run --overlap`)",
+        about: "Report how communication and computation overlap, and what each communication costs: measured on GPUs, estimated without",
         command: || command::<super::run::Options>(super::run::EXAMPLES),
         run: |mut line| {
+            let is_trace =
+                |it: &OsString| it.to_str().is_some_and(|it| it == "--trace" || it.starts_with("--trace="));
+            if line.arguments.iter().any(is_trace) {
+                let examples = super::trace::EXAMPLES;
+                let run = super::trace::run;
+                return run_tool::<super::trace::Options>("hir overlap", line, examples, |it| &it.diagnostics, run);
+            }
             // How further ranks are started.
             line.start.pop();
             line.start.push("run".into());
             line.arguments.insert(0, "--overlap".into());
+            line.arguments.insert(0, "--no-values".into());
             super::run::main_with(line)
         },
     });

@@ -28,6 +28,8 @@ pub mod reduce;
 #[cfg(feature = "launch")]
 pub mod run;
 #[cfg(feature = "launch")]
+mod trace;
+#[cfg(feature = "launch")]
 mod tune;
 
 /// Runs a tool that has nothing to print beside its result: reads its options and does its work, whose error is an exit code

@@ -153,6 +153,9 @@ pub struct Options {
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long, conflicts_with_all = ["expect", "reference", "timeline", "overlap", "witness"])]
     pub memory: bool,
+    /// Compute nothing on simulated ranks: what `hir overlap` means.
+    #[arg(long, hide = true)]
+    pub no_values: bool,
     /// Number of timed runs on GPUs.
     #[arg(help_heading = "GPUs", short = 'n', long, default_value_t = 0, value_name = "N")]
     pub iters: usize,

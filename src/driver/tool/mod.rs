@@ -49,7 +49,7 @@ use hir_process::{atomic_file, exit::Exit, interrupt, threads};
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, or if FORCE_COLOR is set, unless NO_COLOR is set.
     #[default]
     Auto,
     /// Always.
@@ -80,9 +80,9 @@ impl Reporter {
             Color::Never => false,
             // By the convention of no-color.org, an empty value counts as unset.
             Color::Auto => {
-                session.stderr.is_terminal()
-                    && !is_dumb_terminal()
-                    && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+                let is_set = |name| std::env::var_os(name).is_some_and(|it| !it.is_empty());
+                let shows = || session.stderr.is_terminal() && !is_dumb_terminal();
+                !is_set("NO_COLOR") && (is_set("FORCE_COLOR") || shows())
             }
         };
         if format == Format::Sarif {

@@ -48,8 +48,7 @@ pub struct MeasuredTime {
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
-    let symmetry = if is_large_world(world) { symmetry_of(world, model) } else { None };
-    estimate_classes(world, model, symmetry)
+    Estimation::of_world(world, model).map(|it| it.1)
 }
 
 /// As `estimate_with`, for one rank of each class in a world of any size.
@@ -57,7 +56,7 @@ pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, O
 /// # Errors
 /// The world has too many streams, and no classes.
 pub fn estimate_representatives(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
-    estimate_classes(world, model, symmetry_of(world, model))
+    Estimation::of(world, model, symmetry_of(world, model)).map(|it| it.1)
 }
 
 /// Returns the classes of ranks with the same times, if the plans do not deadlock and some class has several ranks.
@@ -78,40 +77,66 @@ fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
     Symmetry::of(world, &traits).filter(|it| it.classes().len() < world.len())
 }
 
-fn estimate_classes(
-    world: &World,
-    model: &CostModel<'_>,
-    symmetry: Option<Symmetry>,
-) -> Result<Timeline, OrderError> {
-    let graph = match &symmetry {
-        Some(it) => HappensBeforeGraph::of_representatives(world, it),
-        None => HappensBeforeGraph::of(world)?,
-    };
-    let state = world.deadlocked_state();
-    let mut items = items_of(world, &graph, state, Err(model));
-    let latency = Latency { start: model.machine.run_us, event: model.machine.event_us };
-    let classes = symmetry.as_ref().map(|it| it.classes().to_vec()).unwrap_or_default();
-    let representatives = Representatives::of(&classes);
-    let mut round = 0;
-    let times = loop {
-        let times = Times::of(&graph, &items, world.len(), latency);
-        let beside = times_beside(&times, world.len(), &representatives);
-        let change = |(item, new): (&Item, &Beside)| (new.time - item.duration.microseconds()).abs();
-        let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
-        if round == MAX_ROUNDS || most <= SMALLEST_CHANGE {
-            break times;
-        }
-        for (item, new) in items.iter_mut().zip(beside) {
-            (item.duration, item.shares_link) = (Duration::Estimated(new.time), new.shares_link);
-        }
-        round += 1;
-    };
-    let timeline = times.timeline(world, state, model.source(), classes);
-    let load = CostModel::load_of(timeline.end());
-    if model.load == 0.0 && load > 0.0 && !model.machine.sustained.is_empty() {
-        return estimate_classes(world, &CostModel { load, ..*model }, symmetry);
+/// The instructions of a world with their estimated times, which may be estimated again with other times of some instructions.
+pub(super) struct Estimation<'w> {
+    world: &'w World,
+    graph: HappensBeforeGraph,
+    latency: Latency,
+    classes: Vec<Vec<usize>>,
+    /// With the times that they have beside each other.
+    pub items: Vec<Item>,
+}
+
+impl<'w> Estimation<'w> {
+    /// As `estimate_with`: with the classes that a large world has.
+    ///
+    /// # Errors
+    /// The world has too many streams.
+    pub fn of_world(world: &'w World, model: &CostModel<'_>) -> Result<(Self, Timeline), OrderError> {
+        let symmetry = if is_large_world(world) { symmetry_of(world, model) } else { None };
+        Self::of(world, model, symmetry)
     }
-    Ok(Timeline { error: model.machine.error(), ..timeline })
+
+    fn of(
+        world: &'w World,
+        model: &CostModel<'_>,
+        symmetry: Option<Symmetry>,
+    ) -> Result<(Self, Timeline), OrderError> {
+        let graph = match &symmetry {
+            Some(it) => HappensBeforeGraph::of_representatives(world, it),
+            None => HappensBeforeGraph::of(world)?,
+        };
+        let mut items = items_of(world, &graph, world.deadlocked_state(), Err(model));
+        let latency = Latency { start: model.machine.run_us, event: model.machine.event_us };
+        let classes = symmetry.as_ref().map(|it| it.classes().to_vec()).unwrap_or_default();
+        let it = Self { world, graph, latency, classes, items: Vec::new() };
+        let timeline = it.settle(&mut items, model.source());
+        let load = CostModel::load_of(timeline.end());
+        if model.load == 0.0 && load > 0.0 && !model.machine.sustained.is_empty() {
+            return Self::of(world, &CostModel { load, ..*model }, symmetry);
+        }
+        Ok((Self { items, ..it }, Timeline { error: model.machine.error(), ..timeline }))
+    }
+
+    /// Adapts the times of items to what runs beside them, and returns the timeline.
+    pub fn settle(&self, items: &mut [Item], source: String) -> Timeline {
+        let representatives = Representatives::of(&self.classes);
+        let (ranks, mut round) = (self.world.len(), 0);
+        loop {
+            let times = Times::of(&self.graph, items, ranks, self.latency);
+            let beside = times_beside(&times, ranks, &representatives);
+            let change = |(item, new): (&Item, &Beside)| (new.time - item.duration.microseconds()).abs();
+            let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
+            if round == MAX_ROUNDS || most <= SMALLEST_CHANGE {
+                let state = self.world.deadlocked_state();
+                return times.timeline(self.world, state, source, self.classes.clone());
+            }
+            for (item, new) in items.iter_mut().zip(beside) {
+                (item.duration, item.shares_link) = (Duration::Estimated(new.time), new.shares_link);
+            }
+            round += 1;
+        }
+    }
 }
 
 /// What the work beside an item makes of it.

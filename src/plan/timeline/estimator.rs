@@ -8,6 +8,7 @@ use super::{
     Timeline,
     cost::{CostModel, FusedInsts},
     estimate::estimate_with,
+    gain::{Gain, gains},
     machine::Machine,
     shipped::default_machine,
 };
@@ -55,27 +56,49 @@ impl Estimator<'_> {
     /// # Errors
     /// The world has too many streams.
     pub fn timeline(&self, world: &World, text: Option<Planned<'_>>) -> Result<Timeline, OrderError> {
+        self.estimated(world, text, estimate_with, |it| it)
+    }
+
+    /// As `timeline`, with what each communication costs.
+    ///
+    /// # Errors
+    /// The world has too many streams.
+    pub fn gains(
+        &self,
+        world: &World,
+        text: Option<Planned<'_>>,
+        admits: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(Timeline, Vec<Gain>), OrderError> {
+        self.estimated(world, text, |world, model| gains(world, model, admits), |it| &mut it.0)
+    }
+
+    /// Estimates a world, lowered if statements reshard, in one of these ways.
+    fn estimated<T>(
+        &self,
+        world: &World,
+        text: Option<Planned<'_>>,
+        mut estimate: impl FnMut(&World, &CostModel<'_>) -> Result<T, OrderError>,
+        timeline: fn(&mut T) -> &mut Timeline,
+    ) -> Result<T, OrderError> {
+        let mut of_world = |world: &World| {
+            // The nominal GPU shows schedules, and no executor.
+            let fused = if self.machine.is_nominal() { Vec::new() } else { (self.fused)(world) };
+            estimate(world, &CostModel { machine: self.machine, fused: &fused, load: 0.0 })
+        };
         if !world.iter().any(Plan::reshards) {
-            return self.of_world(world);
+            return of_world(world);
         }
         let lowered = text.and_then(|it| {
             let program = (self.lower)(it.program)?;
             crate::build_with_limits(&program, it.lines, world.len(), it.limits).ok()
         });
-        let mut timeline = self.of_world(lowered.as_ref().unwrap_or(world))?;
-        timeline.source += match lowered {
+        let mut found = of_world(lowered.as_ref().unwrap_or(world))?;
+        timeline(&mut found).source += match lowered {
             Some(_) => ", of the program as `@lower` lowers it",
             None => {
                 "; a statement that reshards counts as a gather of its operands and the whole computation on each rank"
             }
         };
-        Ok(timeline)
-    }
-
-    /// As `timeline`, for a world that is estimated as it is.
-    fn of_world(&self, world: &World) -> Result<Timeline, OrderError> {
-        // The nominal GPU shows schedules, and no executor.
-        let fused = if self.machine.is_nominal() { Vec::new() } else { (self.fused)(world) };
-        estimate_with(world, &CostModel { machine: self.machine, fused: &fused, load: 0.0 })
+        Ok(found)
     }
 }

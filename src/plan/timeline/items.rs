@@ -19,6 +19,7 @@ use crate::{
 };
 
 /// An instruction on its stream or queue: nodes `first` to `last` of the graph.
+#[derive(Clone)]
 pub(super) struct Item {
     pub inst_ref: InstRef,
     /// The actor, numbered as in `happens_before`.
@@ -41,6 +42,10 @@ pub(super) struct Item {
     pub shares_link: bool,
     /// Whether the item begins only when the kernel that computes at that time has ended.
     pub waits_for_kernel: bool,
+    /// Whether it is in the queue of a communicator, and not on a stream.
+    pub is_queued: bool,
+    /// Whether nothing but itself and what is behind it in its queue waits for it, as if it were hidden.
+    pub is_detached: bool,
     /// Whether the item begins, and whether it ends. False only in programs that deadlock.
     pub begins: bool,
     pub ends: bool,
@@ -115,8 +120,8 @@ pub(super) fn items_of(
         let contention = work.as_ref().map_or(1.0, |(machine, work)| machine.contention_factor(work));
         let waits_for_kernel = work.is_some_and(|(_, work)| work.contention() == Some(Contention::Nccl));
         let (mut begins, mut ends) = (true, true);
+        let at = (node.actor - first[rank]) as usize;
         if let Some(Some(position)) = state.map(|it| &it[rank]) {
-            let at = (node.actor - first[rank]) as usize;
             let done = position.streams.iter().chain(&position.queues).nth(at).copied().unwrap_or(0);
             (begins, ends) = (inst < position.issued, inst < done);
         }
@@ -135,6 +140,8 @@ pub(super) fn items_of(
             links,
             shares_link: false,
             waits_for_kernel,
+            is_queued: at >= plan.streams.len(),
+            is_detached: false,
             begins,
             ends,
         });

@@ -10,6 +10,7 @@
 //! | `hosts` | communication between hosts |
 //! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
+//! | `gain` | how long the program would take without a communication |
 //! | `chrome` | the Chrome trace format, which Perfetto reads |
 //! | `svg`, `html`, `markdown` | pictures |
 //! | `file` | selects one of these formats by the name of a file |
@@ -21,6 +22,7 @@ pub mod estimate;
 pub mod estimator;
 pub mod file;
 mod fused;
+pub mod gain;
 pub mod hosts;
 pub mod html;
 mod items;

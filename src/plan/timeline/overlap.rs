@@ -180,8 +180,6 @@ impl Overlap {
 /// Returns the overlap of a rank from the times in which it communicates and in which it computes.
 fn rank_overlap(rank: usize, intervals: [Vec<(f64, f64)>; 2]) -> RankOverlap {
     let [communication, compute] = intervals.map(union);
-    // An empty sum of floats is -0.0.
-    let length = |all: &[(f64, f64)]| all.iter().map(|it| it.1 - it.0).sum::<f64>() + 0.0;
     RankOverlap {
         rank,
         communication: length(&communication),
@@ -189,8 +187,14 @@ fn rank_overlap(rank: usize, intervals: [Vec<(f64, f64)>; 2]) -> RankOverlap {
     }
 }
 
+/// Returns how long disjoint intervals are together.
+pub fn length(all: &[(f64, f64)]) -> f64 {
+    // An empty sum of floats is -0.0.
+    all.iter().map(|it| it.1 - it.0).sum::<f64>() + 0.0
+}
+
 /// Returns disjoint intervals in ascending order that cover the same times.
-fn union(mut intervals: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+pub fn union(mut intervals: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut all: Vec<(f64, f64)> = Vec::new();
     for (begin, end) in intervals {
@@ -203,7 +207,7 @@ fn union(mut intervals: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 }
 
 /// Returns the times that are in both lists of disjoint ascending intervals.
-fn intersection(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
+pub fn intersection(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (mut i, mut j, mut both) = (0, 0, Vec::new());
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
         let (begin, end) = (x.0.max(y.0), x.1.min(y.1));

@@ -6,7 +6,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     SliceKind,
@@ -26,6 +26,8 @@ pub(super) struct Times<'a> {
     /// By node: its time, once it is known, and the predecessor that determined it.
     pub times: Vec<Option<f64>>,
     pub causes: Vec<Option<u32>>,
+    /// By node of a detached item: when its work would be done if it took no time.
+    released: FxHashMap<u32, f64>,
     /// The nodes that a kernel on another stream determined, because it occupied the multiprocessors.
     pub crowded: FxHashSet<u32>,
     /// By item: its microseconds, if they are estimated, with what a kernel before it on another stream makes of them.
@@ -89,6 +91,7 @@ impl<'a> Times<'a> {
             missing: graph.predecessors.iter().map(|it| it.len() as u32).collect(),
             times: vec![None; count],
             causes: vec![None; count],
+            released: FxHashMap::default(),
             crowded: FxHashSet::default(),
             lengths: items.iter().map(|it| it.duration.microseconds()).collect(),
             communication_ends: vec![Vec::new(); ranks],
@@ -168,15 +171,23 @@ impl<'a> Times<'a> {
         if !item.begins || node == item.last && !item.ends {
             return;
         }
-        let before = self.graph.predecessors[node as usize].iter();
-        let known = before.map(|it| {
-            let other = &self.items[self.item_of[*it as usize] as usize];
-            let is_hop = other.inst_ref.rank == item.inst_ref.rank && other.actor != item.actor;
-            let latency = if is_hop { self.latency.event } else { 0.0 };
-            (self.times[*it as usize].unwrap_or(0.0) + latency, *it)
-        });
-        let last = known.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        let (before, this) = (self.graph.predecessors[node as usize].iter(), &*self);
+        // When each of them lets the node begin. Detached items do so with the end of their work, or as if it took no time.
+        let known = |as_if_released: bool| {
+            let known = before.clone().map(move |it| {
+                let other = &this.items[this.item_of[*it as usize] as usize];
+                let is_hop = other.inst_ref.rank == item.inst_ref.rank && other.actor != item.actor;
+                let latency = if is_hop { this.latency.event } else { 0.0 };
+                let waits = item.is_detached || item.is_queued && other.actor == item.actor;
+                let released = this.released.get(it).filter(|_| as_if_released || !waits).copied();
+                (released.or(this.times[*it as usize]).unwrap_or(0.0) + latency, *it)
+            });
+            known.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+        };
+        let last = known(false);
+        let released = item.is_detached.then(|| known(true).map_or(0.0, |it| it.0));
         self.causes[node as usize] = last.map(|it| it.1);
+        self.released.extend(released.map(|it| (node, it)));
         self.ready.push(Reverse((Instant(last.map_or(self.latency.start, |it| it.0)), node)));
     }
 }

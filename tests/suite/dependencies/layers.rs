@@ -208,7 +208,7 @@ const STABLEHLO_IMPORT: &[Layer] = &[
 ];
 
 const DRIVER: &[Layer] = &[
-    ("auto build session tensor_file", &[]),
+    ("auto build session tensor_file trace", &[]),
     ("source", &["session"]),
     ("tool", &["auto", "session", "source"]),
     ("run", BEFORE),

@@ -11,8 +11,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Analyses, EffectKey, takes_stream_time};
 use crate::analysis::memory_effects::StmtEffects;
 
-/// Returns the statements of a block with its communications at their highest positions.
-pub(super) fn hoist_in_block(program: &Program, analyses: &Analyses, block: BlockId) -> Vec<StmtId> {
+/// Returns the statements of a block with its communications that `wanted` accepts at their highest positions.
+pub(super) fn hoist_in_block(
+    program: &Program,
+    analyses: &Analyses,
+    block: BlockId,
+    wanted: &dyn Fn(StmtId) -> bool,
+) -> Vec<StmtId> {
     let (storage, order) = (&analyses.storage, &analyses.order);
     let stmts = program.block(block);
     let (mut segment, mut above) = (None, Above::default());
@@ -23,7 +28,8 @@ pub(super) fn hoist_in_block(program: &Program, analyses: &Analyses, block: Bloc
     while next < stmts.len() {
         order.move_to(program, storage, &mut segment, block, next);
         if let Some(post) = posts.next_if(|it| it.stmts.start == next) {
-            above.barrier = above.highest_position(&post);
+            let moves = stmts[post.stmts.clone()].iter().any(|it| wanted(*it));
+            above.barrier = if moves { above.highest_position(&post) } else { above.stmts.len() };
             next = post.stmts.end;
             hoisted.push((above.barrier, post.stmts));
             continue;

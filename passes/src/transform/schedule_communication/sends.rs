@@ -16,8 +16,14 @@ use super::{
 use crate::analysis::{bindings::symbols_through, wait_order::awaited_work};
 
 /// Moves the Waits for sends down. Returns whether the program changed.
-pub(super) fn defer(program: &mut Program, analyses: &Analyses, body: BlockId) -> bool {
-    let sends = send_only_works(program, body);
+pub(super) fn defer(
+    program: &mut Program,
+    analyses: &Analyses,
+    body: BlockId,
+    wanted: &dyn Fn(u32) -> bool,
+) -> bool {
+    let mut sends = send_only_works(program, body);
+    sends.retain(|it| wanted(*it));
     let mut changed = false;
     for block in nested_blocks(program, body) {
         let mut at = 0;

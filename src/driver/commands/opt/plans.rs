@@ -53,8 +53,14 @@ impl Processor<'_> {
         let world = self.plan_all_ranks(program, part, outcome)?;
         let overlap = if self.options.timelines.is_requested() {
             let report = self.write_timelines((program, &world), part, outcome)?;
-            let edits = self.estimates(&world, part).report(program, &world);
-            edits.into_iter().fold(report, |report, it| report + &it + "\n")
+            let estimates = self.estimates(&world, part);
+            let gains = self.options.timelines.overlap.then(|| estimates.gains(program, &world)).flatten();
+            let table = gains.map(|it| it.table()).unwrap_or_default();
+            estimates
+                .report(program, &world)
+                .into_iter()
+                .chain(table)
+                .fold(report, |report, it| report + &it + "\n")
         } else {
             String::new()
         };

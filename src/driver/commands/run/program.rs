@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, path::Path, sync::Arc, time::Instant};
 
-use crate::auto::{self, edits::Estimates};
+use crate::auto::{self, edits::Estimates, gains::Gains};
 use crate::job::{
     gpu::{JobGroup, SimulatorReason},
     lost_job::report_without_plans,
@@ -112,7 +112,7 @@ pub fn run(
         if is_timeline_due {
             write_estimated_timelines(options, world, text, &names, &mut say)?;
         }
-        let facts = simulated_facts(options, world, text, is_silent);
+        let facts = simulated_facts(options, world, text, None, is_silent);
         return Ok(RunVerdict { facts, ..RunVerdict::with_line(Exit::Check, verdict) });
     }
     if let Some(note) = prepared.unused_ranks(processes) {
@@ -137,7 +137,7 @@ pub fn run(
     let text = planned(prepared, lowered.as_ref(), &limits);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => {
-            let edits = edits(options, text, world);
+            let edits = edits(options, text, world).0;
             if !edits.is_empty() {
                 let source = options.timelines.machine().machine.source(false);
                 say(Report::Note(format!("what would shorten the run; times are {source}:")));
@@ -148,14 +148,25 @@ pub fn run(
         Err(reason) => reason,
     };
     say_why_simulated(options, reason, &mut say);
+    let mut gains = None;
     if is_timeline_due {
         write_estimated_timelines(options, world, text, &names, &mut say)?;
-        edits(options, text, world).into_iter().for_each(|it| say(Report::Note(it)));
+        let (report, found) = edits(options, text, world);
+        report.into_iter().for_each(|it| say(Report::Note(it)));
+        gains = found;
+    }
+    let facts = simulated_facts(options, world, text, gains.as_ref(), is_silent);
+    if options.no_values
+        && options.expect.is_empty()
+        && options.reference.is_none()
+        && options.output.is_empty()
+    {
+        let line = "estimated, nothing was run: `hir run` computes values, and GPUs measure times";
+        return Ok(RunVerdict { facts, ..RunVerdict::of(Exit::Success, line) });
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
     }
-    let facts = simulated_facts(options, world, text, is_silent);
     let verdict = simulate(&task, input_spec, &mut say);
     Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
 }
@@ -222,13 +233,17 @@ fn planned<'p>(
     Some(Planned { program: program?, lines: &source.lines, limits })
 }
 
-/// Returns what `--overlap` says about the passes that would shorten a run; nothing if ranks run several programs.
-fn edits(options: &Options, text: Option<Planned<'_>>, world: &World) -> Vec<String> {
+/// Returns what `--overlap` says about the passes that would shorten a run, and about each communication; nothing if ranks run several
+/// programs.
+fn edits(options: &Options, text: Option<Planned<'_>>, world: &World) -> (Vec<String>, Option<Gains>) {
     let Some(Planned { program, lines, limits }) = text.filter(|_| options.timelines.overlap) else {
-        return Vec::new();
+        return (Vec::new(), None);
     };
     let machine = options.timelines.machine();
-    Estimates { lines, ranks: world.len(), limits, machine }.report(program, world)
+    let estimates = Estimates { lines, ranks: world.len(), limits, machine };
+    let (mut report, gains) = (estimates.report(program, world), estimates.gains(program, world));
+    report.extend(gains.iter().flat_map(Gains::table));
+    (report, gains)
 }
 
 /// Returns what the file of `-J` says about a run without GPUs.
@@ -236,13 +251,17 @@ fn simulated_facts(
     options: &Options,
     world: &World,
     text: Option<Planned<'_>>,
+    gains: Option<&Gains>,
     is_silent: bool,
 ) -> Map<String, Value> {
     if options.json.is_none() || is_silent {
         return Map::new();
     }
-    let overlap =
-        estimated_overlap_json(world, text, options.timelines.machine()).map(|it| ("overlap".to_owned(), it));
+    let mut overlap = estimated_overlap_json(world, text, options.timelines.machine());
+    if let Some((overlap, gains)) = overlap.as_mut().zip(gains) {
+        overlap["gains"] = gains.json();
+    }
+    let overlap = overlap.map(|it| ("overlap".to_owned(), it));
     Map::from_iter([("ranks".to_owned(), world.len().into())].into_iter().chain(overlap))
 }
 

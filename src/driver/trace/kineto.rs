@@ -1,0 +1,164 @@
+//! Reads the Chrome traces of torch.profiler.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The kernels of a rank.
+#[derive(Debug)]
+pub struct RankTrace {
+    /// The rank: that of the trace, or else the number of the file.
+    pub rank: usize,
+    /// Its kernels, by the time at which they begin.
+    pub kernels: Vec<Kernel>,
+}
+
+/// A kernel, with times in microseconds.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its name.
+    pub name: String,
+    /// When it begins.
+    pub begin: f64,
+    /// When it ends.
+    pub end: f64,
+    /// The collective that it executes; `None` if it computes.
+    pub collective: Option<Call>,
+}
+
+/// What the trace says about a collective.
+#[derive(Debug)]
+pub struct Call {
+    /// What it does, such as `allreduce`.
+    pub name: String,
+    /// The name of its group.
+    pub group: String,
+    /// The bytes of its input.
+    pub bytes: Option<u64>,
+}
+
+/// Why a file is no trace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// It is not the JSON of a trace.
+    #[error("it is no Chrome trace of torch.profiler ({0}): write one with `prof.export_chrome_trace(FILE)`")]
+    Json(#[from] serde_json::Error),
+    /// It has no kernel of a GPU.
+    #[error(
+        "it has no kernels of a GPU: profile with `activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]`"
+    )]
+    NoKernels,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File<'a> {
+    #[serde(borrow)]
+    trace_events: Vec<Event<'a>>,
+    #[serde(default)]
+    distributed_info: Option<Distributed>,
+}
+
+#[derive(Deserialize)]
+struct Distributed {
+    rank: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default)]
+    cat: Cow<'a, str>,
+    #[serde(borrow, default)]
+    name: Cow<'a, str>,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: Option<Arguments>,
+}
+
+#[derive(Default, Deserialize)]
+struct Arguments {
+    #[serde(rename = "Collective name")]
+    collective: Option<String>,
+    #[serde(rename = "Process Group Name")]
+    group: Option<Value>,
+    #[serde(rename = "Process Group Description")]
+    description: Option<String>,
+    #[serde(rename = "In msg nelems")]
+    elements: Option<Value>,
+    dtype: Option<String>,
+    stream: Option<Value>,
+}
+
+/// Reads a trace; `number` is that of the file.
+///
+/// # Errors
+/// The text is no trace, or has no kernels.
+pub fn parse(text: &str, number: usize) -> Result<RankTrace, TraceError> {
+    let file: File<'_> = serde_json::from_str(text)?;
+    let kernels = file.trace_events.into_iter().filter(|it| it.cat == "kernel");
+    let mut kernels: Vec<Kernel> = kernels.map(Kernel::of).collect();
+    if kernels.is_empty() {
+        return Err(TraceError::NoKernels);
+    }
+    kernels.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+    let rank = file.distributed_info.and_then(|it| it.rank).unwrap_or(number);
+    Ok(RankTrace { rank, kernels })
+}
+
+impl RankTrace {
+    /// Returns the kernels that compute within an interval.
+    pub fn computing(&self, (begin, end): (f64, f64)) -> impl Iterator<Item = &Kernel> {
+        // Kernels before it may be long, but seldom are many of them beside each other.
+        let first = self.kernels.partition_point(|it| it.begin < begin).saturating_sub(NEAR);
+        let near = self.kernels.iter().skip(first).take_while(move |it| it.begin < end);
+        near.filter(move |it| it.collective.is_none() && it.end > begin)
+    }
+}
+
+/// The number of kernels before an interval that may reach into it.
+const NEAR: usize = 64;
+
+impl Kernel {
+    fn of(event: Event<'_>) -> Self {
+        let arguments = event.args.unwrap_or_default();
+        let text = |it: Value| it.as_str().map_or_else(|| it.to_string(), str::to_owned);
+        let is_collective = event.name.starts_with("nccl") || arguments.collective.is_some();
+        let collective = is_collective.then(|| {
+            let bytes = arguments.dtype.as_deref().and_then(element_bytes);
+            let elements = arguments.elements.and_then(|it| it.as_u64());
+            // Without the arguments of newer versions, the kernels of a stream are those of a group.
+            let stream = arguments.stream.map(|it| format!("of stream {}", text(it)));
+            let group = arguments.group.map(text).or(stream).unwrap_or_default();
+            let group = match arguments.description.filter(|it| !it.is_empty() && *it != "undefined") {
+                Some(description) => format!("{group} ({description})"),
+                None => group,
+            };
+            let name = arguments.collective.unwrap_or_else(|| short_name(&event.name).to_owned());
+            Call { name, group, bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)) }
+        });
+        let (begin, end) = (event.ts, event.ts + event.dur);
+        Self { name: event.name.into_owned(), begin, end, collective }
+    }
+}
+
+/// Returns what a kernel of NCCL does: `AllReduce` of `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…)`.
+fn short_name(name: &str) -> &str {
+    name.split(['_', '(']).nth(1).unwrap_or(name)
+}
+
+/// Returns the bytes of an element of a type of PyTorch.
+fn element_bytes(dtype: &str) -> Option<u64> {
+    Some(match dtype {
+        "Double" | "Long" | "ComplexFloat" => 8,
+        "Float" | "Int" => 4,
+        "BFloat16" | "Half" | "Short" => 2,
+        "Byte" | "Char" | "Bool" => 1,
+        it if it.starts_with("Float8") => 1,
+        _ => return None,
+    })
+}

@@ -1,0 +1,152 @@
+//! Traces of jobs that torch.profiler has written (Kineto, a Chrome trace of each rank): what each collective transfers, what its kernel only
+//! waits, and what hides it.
+//!
+//! The kernel of a collective begins when its rank comes, and ends when all have come and the data is there. So the kernel of the rank that
+//! comes last, which is the shortest one, is the *transfer*; what another kernel takes longer is the *skew*. Neither compares clocks.
+
+mod kineto;
+mod report;
+
+use std::collections::BTreeMap;
+
+use hir_plan::timeline::overlap::{intersection, length, union};
+
+pub use kineto::{Kernel, RankTrace, TraceError, parse};
+pub use report::{json, lines};
+
+/// A collective of all ranks that have it in their traces.
+struct Collective<'t> {
+    /// Its kernels, by the number of the trace.
+    kernels: Vec<(usize, &'t Kernel)>,
+}
+
+/// The collectives of one kind: those of the same name, group and size.
+#[derive(Debug, Default, PartialEq)]
+pub struct Kind {
+    /// What it does, such as `allreduce`.
+    pub name: String,
+    /// The name of its group.
+    pub group: String,
+    /// The bytes of its input on each rank, if the trace has them.
+    pub bytes: Option<u64>,
+    /// How many collectives these are.
+    pub count: usize,
+    /// The microseconds of the longest kernel of each, together.
+    pub kernel: f64,
+    /// The microseconds of the shortest kernel of each, together: how long the data takes.
+    pub transfer: f64,
+    /// The rank that comes last most often.
+    pub last: usize,
+    /// How often it does.
+    pub last_count: usize,
+    /// How long a kernel of the same rank computes beside them, in microseconds, on the rank with the longest kernels.
+    pub hidden: f64,
+    /// The kernel that hides most of them.
+    pub beside: Option<String>,
+}
+
+/// What the traces of a job show.
+#[derive(Debug)]
+pub struct Job {
+    /// The kinds of collectives, those that are exposed longest first.
+    pub kinds: Vec<Kind>,
+    /// By trace: its rank, how long it communicates, and how long it computes meanwhile, in microseconds.
+    pub ranks: Vec<(usize, f64, f64)>,
+    /// What could not be paired.
+    pub notes: Vec<String>,
+}
+
+/// Returns what the traces of a job show.
+pub fn analyze(traces: &[RankTrace]) -> Job {
+    let (mut ranks, mut beside) = (Vec::new(), Vec::new());
+    for trace in traces {
+        let times = |is_collective: bool| {
+            let of = trace.kernels.iter().filter(|it| it.collective.is_some() == is_collective);
+            union(of.map(|it| (it.begin, it.end)).collect())
+        };
+        let (communication, compute) = (times(true), times(false));
+        ranks.push((trace.rank, length(&communication), length(&intersection(&communication, &compute))));
+        beside.push(compute);
+    }
+    let (collectives, notes) = pair(traces);
+    let mut kinds: BTreeMap<
+        (String, String, Option<u64>),
+        (Kind, BTreeMap<usize, usize>, BTreeMap<&str, f64>),
+    > = BTreeMap::new();
+    for it in &collectives {
+        let time = |kernel: &Kernel| kernel.end - kernel.begin;
+        let by_time = |a: &&(usize, &Kernel), b: &&(usize, &Kernel)| time(a.1).total_cmp(&time(b.1));
+        let Some((longest, shortest)) =
+            it.kernels.iter().max_by(by_time).zip(it.kernels.iter().min_by(by_time))
+        else {
+            continue;
+        };
+        let Some(call) = &longest.1.collective else { continue };
+        let key = (call.name.clone(), call.group.clone(), call.bytes);
+        let (kind, last, names) = kinds.entry(key).or_default();
+        (kind.name, kind.group, kind.bytes) = (call.name.clone(), call.group.clone(), call.bytes);
+        kind.count += 1;
+        kind.kernel += time(longest.1);
+        kind.transfer += time(shortest.1);
+        *last.entry(traces[shortest.0].rank).or_default() += 1;
+        let own = [(longest.1.begin, longest.1.end)];
+        kind.hidden += length(&intersection(&own, within(&beside[longest.0], own[0])));
+        for kernel in traces[longest.0].computing(own[0]) {
+            let both = kernel.end.min(own[0].1) - kernel.begin.max(own[0].0);
+            *names.entry(kernel.name.as_str()).or_default() += both;
+        }
+    }
+    let mut kinds: Vec<Kind> = kinds
+        .into_values()
+        .map(|(kind, last, names)| {
+            let (last, last_count) = last.into_iter().max_by_key(|it| it.1).unwrap_or_default();
+            let beside = names.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|it| it.0.to_owned());
+            Kind { last, last_count, beside, ..kind }
+        })
+        .collect();
+    kinds.sort_by(|a, b| (b.kernel - b.hidden).total_cmp(&(a.kernel - a.hidden)));
+    Job { kinds, ranks, notes }
+}
+
+/// Returns the part of disjoint ascending intervals that may touch another interval.
+fn within(all: &[(f64, f64)], of: (f64, f64)) -> &[(f64, f64)] {
+    let from = all.partition_point(|it| it.1 <= of.0);
+    let to = all.partition_point(|it| it.0 < of.1);
+    all.get(from..to.max(from)).unwrap_or(&[])
+}
+
+/// Pairs the collectives of the traces: the n-th of a group on one rank is the n-th on the others. A group of which the traces have different
+/// numbers is not paired: some trace begins later, or ends earlier.
+fn pair(traces: &[RankTrace]) -> (Vec<Collective<'_>>, Vec<String>) {
+    let mut groups: BTreeMap<&str, Vec<(usize, Vec<&Kernel>)>> = BTreeMap::new();
+    for (number, trace) in traces.iter().enumerate() {
+        let mut own: BTreeMap<&str, Vec<&Kernel>> = BTreeMap::new();
+        for it in &trace.kernels {
+            if let Some(call) = &it.collective {
+                own.entry(&call.group).or_default().push(it);
+            }
+        }
+        for (group, calls) in own {
+            groups.entry(group).or_default().push((number, calls));
+        }
+    }
+    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    for (group, members) in groups {
+        let counts: Vec<usize> = members.iter().map(|it| it.1.len()).collect();
+        let count = counts.iter().copied().min().unwrap_or(0);
+        if counts.iter().any(|it| *it != count) {
+            notes.push(format!(
+                "group {group}: the traces have {counts:?} collectives, and are compared from the end: profile the same steps on all ranks"
+            ));
+        }
+        for back in (1..=count).rev() {
+            let kernels =
+                members.iter().map(|(number, calls)| (*number, calls[calls.len() - back])).collect();
+            found.push(Collective { kernels });
+        }
+    }
+    (found, notes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Prints what the traces of a job show.
+
+use serde_json::{Value, json};
+
+use super::{Job, Kind};
+
+/// The number of kinds that are listed.
+const LISTED: usize = 20;
+/// The number of letters of a kernel that are shown.
+const SHOWN: usize = 48;
+
+impl Kind {
+    /// How long the longest kernels take beyond the transfers, in microseconds.
+    pub fn skew(&self) -> f64 {
+        self.kernel - self.transfer
+    }
+}
+
+/// Returns the report, one line a string.
+pub fn lines(job: &Job) -> Vec<String> {
+    let mut lines = vec![
+        "collectives of the traces; times are microseconds of GPUs, measured by torch.profiler:".to_owned(),
+        format!(
+            "  {:<20}  {:>10}  {:>6}  {:>10}  {:>10}  {:>10}  {:>10}  {:<16}  group, and what hides it",
+            "collective", "MiB", "count", "kernel", "transfer", "skew", "exposed", "last"
+        ),
+    ];
+    for it in job.kinds.iter().take(LISTED) {
+        let bytes = it.bytes.map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it as f64 / 1_048_576.0));
+        let each = |time: f64| time / it.count as f64;
+        let last = format!("rank {} ({}×)", it.last, it.last_count);
+        let beside = it.beside.as_ref().map_or_else(
+            || "nothing".to_owned(),
+            |name| {
+                format!(
+                    "{}{}",
+                    name.chars().take(SHOWN).collect::<String>(),
+                    if name.len() > SHOWN { "…" } else { "" }
+                )
+            },
+        );
+        lines.push(format!(
+            "  {:<20}  {bytes:>10}  {:>6}  {:>10.1}  {:>10.1}  {:>10.1}  {:>10.1}  {last:<16}  {}, {beside}",
+            it.name,
+            it.count,
+            each(it.kernel),
+            each(it.transfer),
+            each(it.skew()),
+            each(it.kernel - it.hidden),
+            it.group
+        ));
+    }
+    if let Some(more) = job.kinds.len().checked_sub(LISTED).filter(|it| *it > 0) {
+        lines.push(format!("  {more} further kinds are exposed for less time"));
+    }
+    lines.push("  kernel: on the rank that waits longest; transfer: on the rank that comes last; skew: what the others wait for it".to_owned());
+    for (rank, communication, hidden) in &job.ranks {
+        let part = if *communication > 0.0 { 100.0 * hidden / communication } else { 0.0 };
+        lines.push(format!(
+            "  rank {rank}: communication {communication:.1} µs, of which {hidden:.1} µs ({part:.0}%) hidden behind computation and {:.1} µs exposed",
+            communication - hidden
+        ));
+    }
+    lines
+}
+
+/// Returns the figures as JSON: times in microseconds, those of a kind all together.
+pub fn json(job: &Job) -> Value {
+    let kind = |it: &Kind| {
+        json!({
+            "collective": it.name, "group": it.group, "bytes": it.bytes, "count": it.count, "kernel": it.kernel, "transfer": it.transfer,
+            "skew": it.skew(), "hidden": it.hidden, "last": it.last, "last_count": it.last_count, "beside": it.beside,
+        })
+    };
+    let rank = |(rank, communication, hidden): &(usize, f64, f64)| json!({"rank": rank, "communication": communication, "hidden": hidden});
+    json!({
+        "collectives": job.kinds.iter().map(kind).collect::<Vec<_>>(),
+        "ranks": job.ranks.iter().map(rank).collect::<Vec<_>>(),
+        "notes": job.notes,
+    })
+}

@@ -1,0 +1,79 @@
+use std::fmt::Write as _;
+
+use super::*;
+
+/// A trace of a rank: a product, and an all-reduce that begins at `at` and ends at 1000.
+fn trace(rank: usize, at: f64) -> String {
+    let dur = 1000.0 - at;
+    format!(
+        r#"{{"distributedInfo": {{"rank": {rank}}}, "traceEvents": [
+        {{"ph": "X", "cat": "kernel", "name": "ampere_gemm", "pid": 0, "tid": 7, "ts": 700.0, "dur": 200.0, "args": {{"stream": 7}}}},
+        {{"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1, "dur": 5000, "args": {{"External id": 3}}}},
+        {{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ts": {at}, "dur": {dur}, "args": {{
+            "stream": 20, "Collective name": "allreduce", "In msg nelems": 1048576, "dtype": "BFloat16", "Process Group Name": "0",
+            "Process Group Description": "default_pg", "Group size": 2}}}}]}}"#
+    )
+}
+
+fn job(texts: &[String]) -> Result<Job, TraceError> {
+    let traces: Result<Vec<RankTrace>, _> =
+        texts.iter().enumerate().map(|(number, it)| parse(it, number)).collect();
+    Ok(analyze(&traces?))
+}
+
+#[test]
+fn a_long_kernel_is_a_transfer_and_a_wait() -> Result<(), TraceError> {
+    let job = job(&[trace(0, 89.0), trace(1, 740.0)])?;
+    let kind = &job.kinds[0];
+    assert_eq!((job.kinds.len(), kind.count, kind.bytes), (1, 1, Some(2 << 20)));
+    assert_eq!((kind.kernel, kind.transfer, kind.skew()), (911.0, 260.0, 651.0));
+    assert_eq!((kind.last, kind.hidden, kind.beside.as_deref()), (1, 200.0, Some("ampere_gemm")));
+    assert_eq!(kind.group, "0 (default_pg)");
+    assert_eq!(job.ranks, [(0, 911.0, 200.0), (1, 260.0, 160.0)]);
+    assert!(
+        lines(&job)[2].contains("911.0       260.0       651.0       711.0  rank 1 (1×)"),
+        "{:?}",
+        lines(&job)
+    );
+    Ok(())
+}
+
+#[test]
+fn traces_of_different_lengths_are_compared_from_the_end() -> Result<(), TraceError> {
+    let early = trace(0, 100.0).replacen(
+        "\"traceEvents\": [",
+        "\"traceEvents\": [{\"cat\": \"kernel\", \"name\": \"ncclDevKernel_AllReduce_Sum\", \"ts\": 0, \"dur\": 50, \"args\": {\"Process Group Name\": \"0\", \"Process Group Description\": \"default_pg\", \"Collective name\": \"allreduce\"}},",
+        1,
+    );
+    let job = job(&[early, trace(1, 600.0)])?;
+    assert_eq!((job.kinds.len(), job.kinds[0].transfer, job.kinds[0].skew()), (1, 400.0, 500.0));
+    assert!(job.notes[0].contains("[2, 1] collectives"), "{:?}", job.notes);
+    Ok(())
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let message = |text: &str| parse(text, 0).err().map_or(String::new(), |it| it.to_string());
+    assert!(message("{}").contains("export_chrome_trace"));
+    assert!(message("{\"traceEvents\": []}").contains("ProfilerActivity.CUDA"));
+}
+
+/// Eight ranks with 100,000 kernels each.
+#[test]
+fn large_traces_are_linear() -> Result<(), TraceError> {
+    let mut events = String::new();
+    for number in 0..20_000 {
+        let (at, name) = (
+            f64::from(number) * 10.0,
+            if number % 10 == 0 { "ncclDevKernel_AllGather_RING" } else { "gemm" },
+        );
+        let _ = write!(
+            events,
+            "{{\"cat\":\"kernel\",\"name\":\"{name}\",\"ts\":{at},\"dur\":12,\"args\":{{\"stream\":7}}}},"
+        );
+    }
+    let text = format!("{{\"traceEvents\":[{}]}}", events.trim_end_matches(','));
+    let job = job(&[text.clone(), text])?;
+    assert_eq!(job.kinds[0].count, 2000);
+    Ok(())
+}
