@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     active, earlier,
+    host::Hosts,
     record::{Crosswise, Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
     wording::numbers_text,
 };
@@ -33,6 +34,8 @@ pub struct Skipped {
 pub struct Dumps {
     /// The records.
     pub records: Records,
+    /// What is known of the hosts of ranks.
+    pub hosts: Hosts,
     /// Dumps that cannot be read; they count as missing.
     pub skipped: Vec<Skipped>,
     /// What hir chose among several files, for notes.

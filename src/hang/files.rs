@@ -4,7 +4,7 @@
 //! then, because only it has source lines. A folder below is another job or another moment, or it has the dumps of one host.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -16,6 +16,7 @@ use crate::{
     archive::{self, MAX_FILE},
     dump,
     dumps::{Dumps, ReadDump, Skipped, combine, is_program},
+    host::{self, Hosts},
     json, nccl, pickle,
     record::{Interners, MAX_RANK, Rank, RankLog},
     torch_log,
@@ -63,7 +64,7 @@ fn no_dumps(folder: &str, folders: &[String], archives: &[String]) -> String {
         ([], archives) => format!("{NOT_UNPACKED}: {}", list(archives)),
         (folders, _) => format!("there are dumps in {}", list(folders)),
     };
-    format!("no dump of the flight recorder in `{folder}`: {there}")
+    format!("no dump of the flight recorder, and no log that shows calls or stacks, in `{folder}`: {there}")
 }
 
 /// Why an archive in a folder is not read: it may be that of another job.
@@ -93,7 +94,8 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
                 // `DIR/*` has the program, too.
                 _ if paths.len() > 1 && is_no_dump(&name) => (),
                 Some(rank) => candidates.push((rank, path.clone())),
-                None => return Err(LoadError::NoRank(path.clone())),
+                None if looks_like_dump(path) => return Err(LoadError::NoRank(path.clone())),
+                None => logs.push(path.clone()),
             }
         }
     }
@@ -115,7 +117,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
             archives.clear();
         }
     }
-    let of_logs = of_logs(logs.iter().filter_map(|it| text_of(it)), &tables);
+    let (of_logs, hosts) = of_logs(logs.iter().filter_map(|it| text_of(it)), &tables);
     let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
     if candidates.is_empty() && read.is_empty() && of_logs.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
@@ -127,6 +129,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     read.extend(files.collect::<Vec<_>>());
     add_logs(&mut read, of_logs);
     let mut dumps = combine(read, tables).map_err(unreadable)?;
+    dumps.hosts = hosts;
     dumps.folders = paths.iter().map(|it| folder_of(it)).chain(inner).collect();
     if !archives.is_empty() {
         let list = grammar::list_text(archives.iter().map(String::as_str), 4, "and");
@@ -149,13 +152,14 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
     let path = || "these files".to_owned();
     let logs = files.iter().filter(|it| is_log_name(&it.0));
     let text = |it: &(String, Vec<u8>)| (it.0.clone(), String::from_utf8_lossy(&it.1).into_owned());
-    let printed = of_logs(logs.map(text), &tables);
+    let (printed, hosts) = of_logs(logs.map(text), &tables);
     let mut read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
     add_logs(&mut read, printed);
     if read.is_empty() {
         return Err(LoadError::NoDumps { folder: path(), folders: Vec::new(), archives: Vec::new() });
     }
     let mut dumps = combine(read, tables).map_err(unreadable)?;
+    dumps.hosts = hosts;
     let sources = files.iter().filter(|it| is_program(Path::new(&it.0)));
     dumps.sources = sources.map(|it| (it.0.clone().into(), grammar::decode(it.1.clone()))).collect();
     Ok(dumps)
@@ -276,27 +280,43 @@ fn text_of(path: &Path) -> Option<(String, String)> {
     Some((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Reads what PyTorch and NCCL have printed, in the order of the names of the files. PyTorch's lines say more.
-fn of_logs(texts: impl Iterator<Item = (String, String)>, tables: &Interners) -> Vec<ReadDump> {
-    let (mut found, mut of_nccl) = (Vec::new(), Vec::new());
+/// Reads what Python, PyTorch and NCCL have printed, in the order of the names of the files. PyTorch's lines say more. Of a rank without any, its
+/// log says that it has made no call of which they tell.
+fn of_logs(texts: impl Iterator<Item = (String, String)>, tables: &Interners) -> (Vec<ReadDump>, Hosts) {
+    let (mut found, mut of_nccl, mut hosts) = (Vec::new(), Vec::new(), Hosts::new());
+    let mut named: BTreeMap<Rank, String> = BTreeMap::new();
     for (file, text) in texts {
+        let rank = Some(base(&file)).filter(|it| it.contains("rank")).and_then(rank_of_name);
         if torch_log::is_log(&text) {
-            found.extend(torch_log::read(&text, &file, tables));
+            found.extend(torch_log::read(&text, &file, tables, &mut hosts));
         }
+        host::read(&text, rank, &mut hosts);
+        named.extend(rank.map(|it| (it, file.clone())));
         if nccl::is_nccl(&text) {
+            nccl::read_hosts(&text, &mut hosts);
             of_nccl.push((file, text));
         }
     }
     let read = |logs: Vec<(Rank, RankLog)>| logs.into_iter().map(|(rank, log)| (rank, Ok(log))).collect();
-    let mut found = read(found);
+    let mut found: Vec<ReadDump> = read(found);
+    let of_hosts = hosts.keys().map(|it| (*it, named.get(it).cloned().unwrap_or_default()));
+    let mut without: BTreeMap<Rank, String> = of_hosts.collect();
+    if !found.is_empty() {
+        without.extend(named);
+    }
     add_logs(&mut found, read(nccl::read(&of_nccl, tables)));
-    found
+    let silent = |(rank, file): (Rank, String)| (rank, torch_log::silent(rank, &file, tables));
+    add_logs(&mut found, read(without.into_iter().map(silent).collect()));
+    (found, hosts)
 }
 
-/// Adds the logs of ranks without a dump, which says more.
+/// Adds the logs of ranks without a dump, which says more. Beside dumps, a rank that has printed nothing of its calls is one without a dump.
 fn add_logs(read: &mut Vec<ReadDump>, logs: Vec<ReadDump>) {
     let known: BTreeSet<Rank> = read.iter().filter(|it| it.1.is_ok()).map(|it| it.0).collect();
-    read.extend(logs.into_iter().filter(|it| !known.contains(&it.0)));
+    let has_dumps = read.iter().any(|it| it.1.as_ref().is_ok_and(|it| !it.from_log));
+    let is_silent =
+        |it: &ReadDump| it.1.as_ref().is_ok_and(|it| it.records.is_empty() && it.status.is_empty());
+    read.extend(logs.into_iter().filter(|it| !known.contains(&it.0) && !(has_dumps && is_silent(it))));
 }
 
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.

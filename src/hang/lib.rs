@@ -49,6 +49,7 @@ mod earlier;
 pub mod explain;
 pub mod files;
 mod graph;
+pub mod host;
 mod json;
 mod nccl;
 mod peers;

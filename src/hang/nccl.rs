@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::{
+    host::{Hosts, behind, number},
     record::{Interners, Kind, MAX_RANK, Rank, RankLog, Signature},
-    torch_log::{Call, behind, log_of, number},
+    torch_log::{Call, log_of},
 };
 
 /// The communicators of a text that are kept.
@@ -34,11 +35,37 @@ struct Communicator {
     rest: Option<u32>,
 }
 
+/// What RAS says of ranks that do not answer, before it lists them.
+const MISSING: &str = "Missing communicator data from ";
+
+/// Adds what an answer of RAS says of the hosts of ranks.
+pub(crate) fn read_hosts(text: &str, hosts: &mut Hosts) {
+    let (mut is_missing, mut is_communicator) = (false, false);
+    for line in text.lines().map(str::trim) {
+        is_communicator = is_communicator && !line.is_empty() || line.starts_with('#');
+        is_missing = is_communicator
+            && (is_missing || line.starts_with(MISSING))
+            && !line.starts_with("Communicator ");
+        let Some(rank) = line.strip_prefix("Rank ").and_then(number::<Rank>).filter(|it| *it <= MAX_RANK)
+        else {
+            continue;
+        };
+        let at = match behind(line, " has status ").and_then(|it| it.split(' ').next()) {
+            Some("NOCOMM") => "without the communicator, by NCCL's RAS",
+            Some("ABORT") => "behind an abort of the communicator, by NCCL's RAS",
+            None if is_missing => "silent: NCCL's RAS has no answer of it",
+            _ => continue,
+        };
+        hosts.entry(rank).or_default().at.get_or_insert_with(|| at.to_owned());
+    }
+}
+
 /// Returns whether a text has lines of NCCL.
 pub(crate) fn is_nccl(text: &str) -> bool {
     text.contains(" NCCL INFO ")
         || text.contains("\"communicators\"")
         || text.contains("Communicator ranks have")
+        || text.contains(MISSING)
 }
 
 /// Makes the log of each rank of which the texts, in the order of their times, say something.
@@ -118,10 +145,21 @@ fn of(name: &str) -> Signature {
     Signature { name: kind.name().map_or(name, str::to_owned), kind, ..Signature::default() }
 }
 
+/// Adds the commas that NCCL 2.28 leaves out before the `"status"` of a rank that does not answer.
+fn with_commas(text: &str) -> String {
+    let mut all = String::with_capacity(text.len() + 8);
+    for line in text.lines() {
+        let is_open = all.ends_with([',', '{', '[', ':']) || all.is_empty();
+        all.push_str(if line.trim_start().starts_with('"') && !is_open { "," } else { "" });
+        all.push_str(line.trim());
+    }
+    all
+}
+
 /// Reads an answer of RAS as JSON.
 fn of_json(text: &str) -> BTreeMap<String, Communicator> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let Some(Ok(answer)) = values.next() else { return BTreeMap::new() };
+    let parsed = |text: &str| serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok();
+    let Some(answer) = parsed(text).or_else(|| parsed(&with_commas(text))) else { return BTreeMap::new() };
     let rank_of =
         |it: &Value| it["rank"].as_u64().and_then(|it| Rank::try_from(it).ok()).filter(|it| *it <= MAX_RANK);
     let mut found = BTreeMap::new();

@@ -12,6 +12,7 @@ use crate::{
     dumps::Dumps,
     earlier,
     explain::{Finding, explain, explain_completed},
+    host::{Host, Hosts},
     queues::{Call, Job, lost_messages},
     record::{GroupId, Peer, Rank, RankLog},
     site::call_name,
@@ -129,11 +130,20 @@ pub fn report(dumps: &Dumps) -> Report {
                 if later.len() > 1 { format!(", and {} more", later.len() - 1) } else { String::new() };
             finding.notes.push(format!("what happened after it, perhaps because of it: {}{more}", later[0]));
         }
+        if !is_fault(cause) {
+            add_hosts(&dumps.hosts, &analysis, &mut finding);
+        }
         findings.push(finding);
+    }
+    if findings.is_empty() {
+        let has_none = || dumps.records.ranks.iter().all(|it| it.records.is_empty());
+        findings.extend(messages(&dumps.hosts).or_else(|| ended(&dumps.hosts).filter(|_| has_none())));
     }
     findings.extend(analysis.completed.iter().map(|it| explain_completed(&job, it)));
     // A job that the watchdog of one rank ends hangs, whatever the cause is.
-    let is_timed_out = !analysis.causes.is_empty() && analysis.stalls.iter().any(|it| it.is_given_up(&job));
+    let is_printed = dumps.hosts.values().any(|it| it.timed_out);
+    let is_given_up = || analysis.stalls.iter().any(|it| it.is_given_up(&job));
+    let is_timed_out = !analysis.causes.is_empty() && (is_printed || is_given_up());
     let is_error = |it: &Finding| it.code.severity() == Severity::Error;
     let is_hang = findings.iter().any(is_error) || is_timed_out;
     let logs = &dumps.records.ranks;
@@ -179,6 +189,79 @@ pub fn report(dumps: &Dumps) -> Report {
         records: logs.iter().map(|it| it.records.len()).sum(),
         notes,
     }
+}
+
+/// Says what is known of the hosts of ranks that wait in no recorded call.
+fn add_hosts(hosts: &Hosts, analysis: &Analysis, finding: &mut Finding) {
+    let waits = |rank: &Rank| analysis.stalls.iter().any(|it| it.waiting.iter().any(|it| it.rank == *rank));
+    let others = hosts.iter().filter(|it| !waits(it.0));
+    let mut known: Vec<(bool, Rank, String)> =
+        others.filter_map(|(rank, it)| Some((it.end.is_none(), *rank, it.text(*rank)?))).collect();
+    known.sort();
+    let Some((_, rank, text)) = known.first() else { return };
+    finding.message.push_str(&format!("; {text}"));
+    if finding.ranks.is_empty() && known.len() == 1 {
+        finding.ranks.push(*rank);
+    }
+    finding.notes.extend(known.iter().skip(1).take(MAX_HOSTS).map(|it| it.2.clone()));
+}
+
+/// The hosts that notes tell of.
+const MAX_HOSTS: usize = 8;
+
+/// Returns what is known of hosts where no call is seen to wait.
+fn ended(hosts: &Hosts) -> Option<Finding> {
+    let of_end = |it: &(&Rank, &Host)| it.1.end.is_some();
+    let ended: Vec<Rank> = hosts.iter().filter(of_end).map(|it| *it.0).collect();
+    // Ranks at one place are one.
+    let mut places: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+    for (rank, it) in hosts.iter().filter(|it| ended.is_empty() || of_end(it)) {
+        let text = it.end.as_ref().map(|it| format!("ended with {it}")).or_else(|| it.at.clone());
+        places.entry(text?).or_default().push(*rank);
+    }
+    let texts: Vec<String> = places
+        .iter()
+        .map(|(text, ranks)| {
+            format!(
+                "{} {} {text}",
+                ranks_text(ranks),
+                match ranks.len() {
+                    _ if !ended.is_empty() => "",
+                    1 => "is",
+                    _ => "are",
+                }
+            )
+            .replace("  ", " ")
+        })
+        .collect();
+    (!texts.is_empty()).then(|| Finding {
+        code: Code::RankLate,
+        message: format!("the files name no call that waits; {}", grammar::list_text(texts.iter().map(String::as_str), MAX_HOSTS, "and")),
+        ranks: ended,
+        labels: Vec::new(),
+        notes: Vec::new(),
+        help: "dumps of the flight recorder (`TORCH_FR_BUFFER_SIZE=20000`) or lines of its watchdog show which calls wait".to_owned(),
+    })
+}
+
+/// Returns the sends and receives that timed out by lines that do not name the other ranks.
+fn messages(hosts: &Hosts) -> Option<Finding> {
+    let open: Vec<(Rank, &String)> =
+        hosts.iter().filter_map(|it| Some((*it.0, it.1.message.as_ref()?))).collect();
+    let texts: Vec<String> = open.iter().map(|(rank, it)| format!("rank {rank} in {it}")).collect();
+    (!open.is_empty()).then(|| Finding {
+        code: Code::HangUnknown,
+        message: format!(
+            "sends and receives timed out, and their lines do not name the other ranks: {}",
+            grammar::list_text(texts.iter().map(String::as_str), MAX_HOSTS, "and")
+        ),
+        ranks: Vec::new(),
+        labels: Vec::new(),
+        notes: Vec::new(),
+        help: "if each rank receives first, none sends: post both in one `batch_isend_irecv`, or let one side send first; dumps \
+               (`TORCH_FR_BUFFER_SIZE=20000`) name the other ranks"
+            .to_owned(),
+    })
 }
 
 /// Whether all calls of a rank have completed, also those whose records are lost, if all of its records have: NCCL completes the collectives of a

@@ -9,17 +9,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{
-    Batch, Frame, Group, GroupId, GroupStatus, Interners, Kind, MAX_RANK, NameId, Peer, Rank, RankLog,
-    Record, Signature, SignatureId, Stack, StackId, State,
+use crate::{
+    host::{self, Hosts, Place, behind, number},
+    record::{
+        Batch, Frame, Group, GroupId, GroupStatus, Interners, Kind, MAX_RANK, NameId, Peer, Rank, RankLog,
+        Record, Signature, SignatureId, Stack, StackId, State,
+    },
 };
 
 /// The frames of a stack, and the ranks of a log, that are kept.
 const MAX_FRAMES: usize = 512;
 const MAX_LOGS: usize = 1 << 16;
-
-/// The function, file and line of a frame.
-pub(crate) type Place = (String, String, u32);
 
 /// What a log says of one rank.
 #[derive(Default)]
@@ -39,7 +39,7 @@ pub(crate) fn is_log(text: &str) -> bool {
 }
 
 /// Makes the log of each rank that a text names.
-pub(crate) fn read(text: &str, file: &str, tables: &Interners) -> Vec<(Rank, RankLog)> {
+pub(crate) fn read(text: &str, file: &str, tables: &Interners, hosts: &mut Hosts) -> Vec<(Rank, RankLog)> {
     let mut ranks: BTreeMap<Rank, Lines> = BTreeMap::new();
     let mut in_stack = None;
     for line in text.lines() {
@@ -58,6 +58,7 @@ pub(crate) fn read(text: &str, file: &str, tables: &Interners) -> Vec<(Rank, Ran
             in_stack = Some(rank);
         } else if let Some((seq, signature)) = call_of(line) {
             let key = (name(), seq);
+            hosts.entry(rank).or_default().timed_out |= line.contains("timeout:");
             let own = ranks.entry(rank).or_default();
             own.calls.entry(key.clone()).or_insert((signature, Vec::new()));
             own.current = Some(key);
@@ -70,7 +71,14 @@ pub(crate) fn read(text: &str, file: &str, tables: &Interners) -> Vec<(Rank, Ran
             ranks.entry(rank).or_default().descriptions.insert(name, description);
         }
     }
-    ranks.into_iter().map(|(rank, lines)| (rank, lines.log(rank, file, tables))).collect()
+    let is_message = |it: &Signature| matches!(it.kind, Kind::Send | Kind::Recv);
+    let log = |(rank, mut lines): (Rank, Lines)| {
+        for (signature, frames) in lines.calls.extract_if(.., |_, it| is_message(&it.0)).map(|it| it.1) {
+            host::add_message(hosts, rank, &signature.name, &frames);
+        }
+        (rank, lines.log(rank, file, tables))
+    };
+    ranks.into_iter().map(log).collect()
 }
 
 impl Lines {
@@ -89,6 +97,15 @@ impl Lines {
             self.last.iter().map(|it| (it.0.clone(), description(it.0), *it.1)).collect();
         log_of(rank, file, calls.collect(), &last, tables)
     }
+}
+
+/// Makes the log of a rank of the world that has printed nothing of its calls.
+pub(crate) fn silent(rank: Rank, file: &str, tables: &Interners) -> RankLog {
+    let world =
+        Group { name: "0".to_owned(), description: String::new(), backend: "nccl".to_owned(), members: None };
+    let mut log = log_of(rank, file, Vec::new(), &[], tables);
+    log.groups.push(GroupId(tables.groups.intern(world)));
+    log
 }
 
 /// A call that a log names.
@@ -174,17 +191,6 @@ pub(crate) fn log_of(
     }
 }
 
-/// Returns the text behind a word, if a line has it.
-pub(crate) fn behind<'l>(line: &'l str, word: &str) -> Option<&'l str> {
-    line.find(word).map(|at| &line[at + word.len()..])
-}
-
-pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
-    let text = text.trim_start();
-    let end = text.find(|it: char| !it.is_ascii_digit() && it != '-').unwrap_or(text.len());
-    text[..end].parse().ok()
-}
-
 fn rank_of(line: &str) -> Option<Rank> {
     let label = || line.trim_start().split_once(": ").and_then(|it| it.0.parse().ok());
     let of_group = || behind(line, "[Rank ").or_else(|| behind(line, " Rank ")).and_then(number);
@@ -200,15 +206,12 @@ fn group_of(line: &str) -> Option<(String, String)> {
     Some((name.trim().to_owned(), description.trim_end_matches(')').to_owned()))
 }
 
-/// Returns the number and the signature of `WorkNCCL(…)`. A message is left out: its line does not name the other rank.
+/// Returns the number and the signature of `WorkNCCL(…)`.
 fn call_of(line: &str) -> Option<(u32, Signature)> {
     let text = behind(line, "WorkNCCL(")?;
     let of = |key: &str| behind(text, key);
     let name = of("OpType=")?.split([',', ')']).next()?.to_lowercase();
     let kind = Kind::of(&name);
-    if matches!(kind, Kind::Send | Kind::Recv) {
-        return None;
-    }
     let shape = |text: &str| -> Vec<i64> {
         let list = text.trim_start_matches('[').split(']').next().unwrap_or_default();
         list.split(',').filter_map(number).collect()

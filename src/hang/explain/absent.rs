@@ -159,6 +159,10 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
         }
         Place::Pair { .. } | Place::AnySource { .. } => Vec::new(),
     };
+    let without: Vec<Rank> = without;
+    if job.records.log(call.rank).is_some_and(|it| it.from_log) && !without.is_empty() {
+        return silent(job, stall, &without);
+    }
     let is_message = matches!(stall.place, Place::Pair { .. });
     let waits = |who: String| format!("{who} in {}", located(job, call));
     let why = if is_message {
@@ -205,6 +209,63 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     }
 }
 
+/// Ranks whose logs say nothing of their calls: PyTorch prints a line on each rank that lives when calls of a group time out.
+fn silent(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
+    let who = ranks_text(ranks);
+    let waiting = ranks_of(&stall.waiting);
+    let at = stall
+        .waiting
+        .first()
+        .map(|it| label(job, *it, format!("{} {} here", ranks_text(&waiting), verb(&waiting, "wait"))));
+    Finding {
+        code: Code::HangNoDump,
+        message: format!(
+            "{} in {}, and {who} {} printed nothing of {} calls",
+            waiters_text(stall),
+            waiting_at(job, stall),
+            verb(ranks, "have"),
+            if ranks.len() == 1 { "its" } else { "their" }
+        ),
+        ranks: ranks.to_vec(),
+        labels: at.into_iter().collect(),
+        notes: Vec::new(),
+        help: format!(
+            "a process that has ended, or is stopped, prints no line of the watchdog: look in the log of {who} for an exception or a signal, if this log has all of it"
+        ),
+    }
+}
+
+/// A call that some ranks have completed and others wait in, although it needs all: it was not one call. Logs do not name what has completed.
+fn other_call(job: &Job<'_>, stall: &Stall, kind: Kind) -> Option<Finding> {
+    let call = *stall.waiting.first()?;
+    let Place::Collective { queue, seq } = stall.place else { return None };
+    let group = job.queues[queue].group;
+    let is_done = |rank: Rank| job.status(rank, group).is_some_and(|it| it.completed >= i64::from(seq));
+    let lanes =
+        job.queues[queue].lanes.iter().filter(|it| job.call_at(it, seq).is_none() && is_done(it.rank));
+    let others: Vec<Rank> = lanes.map(|it| it.rank).collect();
+    let is_printed = job.records.log(call.rank)?.from_log && kind.needs_all();
+    (is_printed && !others.is_empty()).then(|| Finding {
+        code: Code::HangUnknown,
+        message: format!(
+            "{} in {}, and {} {} completed {} call #{seq}, which the log does not name: it was another call, or one of another size or type",
+            waiters_text(stall),
+            waiting_at(job, stall),
+            ranks_text(&others),
+            verb(&others, "have"),
+            if others.len() == 1 { "its" } else { "their" }
+        ),
+        ranks: Vec::new(),
+        labels: vec![label(job, call, format!("{} here", waiters_text(stall)))],
+        notes: callers_note(job, call).into_iter().collect(),
+        help: format!(
+            "compare what {} {} before it: dumps name all calls (`TORCH_FR_BUFFER_SIZE=20000`, before 2.8 `TORCH_NCCL_TRACE_BUFFER_SIZE`, and `TORCH_NCCL_DUMP_ON_TIMEOUT=1`)",
+            ranks_text(&others),
+            verb(&others, "call")
+        ),
+    })
+}
+
 pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     let Some(call) = stall.waiting.first().copied() else { return empty(Code::HangUnknown) };
     let kind = job.records.signature(job.record(call).signature).kind;
@@ -223,6 +284,9 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     };
     if let Place::AnySource { .. } = stall.place {
         return any_source(job, call);
+    }
+    if let Some(found) = other_call(job, stall, kind) {
+        return found;
     }
     let mut notes = vec![format!("this is {at}")];
     // Other calls complete on all members at nearly one time. The root of a broadcast may be done before the others, that of a reduction after them.
@@ -279,9 +343,17 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
     } else {
         "what the records hold of it agrees"
     };
-    let who = match stall.place {
-        Place::Pair { .. } => "both ranks have made their side of".to_owned(),
-        Place::Collective { .. } | Place::AnySource { .. } => "all members have called".to_owned(),
+    // Without other logs, and without the members.
+    let is_alone = matches!(stall.place, Place::Collective { queue, .. } if job.queues[queue].lanes.len() == 1)
+        && group_of(job, call).members.is_none();
+    let (who, agrees, help) = match stall.place {
+        Place::Pair { .. } => ("both ranks have made their side of".to_owned(), agrees, help),
+        Place::Collective { .. } if is_alone => (
+            format!("rank {} has called", call.rank),
+            "no other member of the group is known",
+            "give the dumps or the logs of all ranks: which member is missing, or calls something else, only they show".to_owned(),
+        ),
+        Place::Collective { .. } | Place::AnySource { .. } => ("all members have called".to_owned(), agrees, help),
     };
     let labels = sides.iter().take(4).filter_map(|(_, calls)| {
         let ranks = ranks_of(calls);

@@ -66,7 +66,28 @@ fn old_lines_have_ranks_of_the_group_and_no_numbers() {
 #[test]
 fn a_message_of_another_group_is_no_collective() {
     let text = "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=SEND, NumelIn=4, NumelOut=4, Timeout(ms)=1000) ran for 1001 milliseconds before timing out.\n";
-    assert!(files::read(&[("job.log".to_owned(), text.as_bytes().to_vec())]).is_err());
+    let found = explained(text);
+    assert_eq!((found.is_hang, found.findings[0].code.text(), found.records), (true, "E0808", 0));
+    assert!(found.findings[0].message.ends_with("rank 1 in send"), "{}", found.findings[0].message);
+}
+
+#[test]
+fn the_end_of_a_rank_is_told_beside_the_call_that_waits_for_it() {
+    let traceback = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/job/train.py\", line 7, in <module>\n[rank1]:     step()\n\
+                     [rank1]:   File \"/venv/lib/python3.12/site-packages/torch/nn/f.py\", line 9, in f\n[rank1]: ValueError: no data\n";
+    let report = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n  traceback : Signal 9 (SIGKILL) received by PID 4711\n";
+    let aborted = "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 4711)\n";
+    for (text, end) in [
+        (traceback, "; rank 1 ended with `ValueError: no data` (/job/train.py:7)"),
+        (report, "; rank 1 ended with signal 9 (SIGKILL)"),
+        (
+            aborted,
+            "no other member of the group is known, and no member has completed it: the records cannot show why",
+        ),
+    ] {
+        let found = explained(&(timed_out(0, 61, 1) + text));
+        assert!(found.is_hang && found.findings[0].message.ends_with(end), "{}", found.findings[0].message);
+    }
 }
 
 #[test]
