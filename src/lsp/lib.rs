@@ -55,6 +55,7 @@ mod snapshot;
 mod streams;
 mod structure;
 mod tokens;
+mod transport;
 
 pub use invariant::follows_edits;
 pub use server::{ServeError, serve, serve_stdio};

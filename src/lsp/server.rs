@@ -24,6 +24,7 @@ use crate::{
     document::Document,
     requests,
     session::{BUG, Failure, Session},
+    transport::{self, Cancelled},
 };
 
 /// The longest reason why a message cannot be read, in characters.
@@ -49,8 +50,8 @@ pub enum ServeError {
 /// # Errors
 /// See [`ServeError`].
 pub fn serve_stdio(catalog: Catalog, estimator: Estimator<'static>) -> Result<(), ServeError> {
-    let (connection, threads) = Connection::stdio();
-    serve(&connection, catalog, estimator)?;
+    let (connection, cancelled, threads) = transport::stdio()?;
+    serve_until(&connection, &cancelled, catalog, estimator)?;
     // The thread that writes ends when nothing can send to it.
     drop(connection);
     threads.join().map_err(|fault| match fault.kind() {
@@ -68,6 +69,16 @@ pub fn serve_stdio(catalog: Catalog, estimator: Estimator<'static>) -> Result<()
 /// See [`ServeError`].
 pub fn serve(
     connection: &Connection,
+    catalog: Catalog,
+    estimator: Estimator<'static>,
+) -> Result<(), ServeError> {
+    serve_until(connection, &Cancelled::default(), catalog, estimator)
+}
+
+/// As `serve`, where requests may be cancelled.
+fn serve_until(
+    connection: &Connection,
+    cancelled: &Cancelled,
     catalog: Catalog,
     estimator: Estimator<'static>,
 ) -> Result<(), ServeError> {
@@ -102,6 +113,9 @@ pub fn serve(
                 Ok(Message::Request(request)) if request.method == request::Shutdown::METHOD => {
                     is_shut_down = true;
                     server.session.respond(request.id, Ok(Value::Null));
+                }
+                Ok(Message::Request(it)) if cancelled.lock().is_ok_and(|mut all| all.remove(&it.id)) => {
+                    server.session.respond(it.id, Err(Failure::new(ErrorCode::RequestCanceled, "cancelled")));
                 }
                 Ok(Message::Request(request)) => server.answer(request),
                 Ok(Message::Notification(it)) if it.method == notification::Exit::METHOD => {

@@ -17,6 +17,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("editor::the_race_of_the_readme_is_marked_and_removed", race),
         Trial::test("editor::a_server_ends_with_its_editor", ends),
+        Trial::test("editor::messages_that_cannot_be_read_are_answered", answers_faults),
+        Trial::test("editor::stated_lengths_are_not_believed", refuses_lengths),
         Trial::test("editor::a_thousand_lines_are_read_and_checked_between_two_keystrokes", thousand_lines),
         Trial::test("editor::thirty_thousand_lines_stay_usable", many_lines),
     ]
@@ -131,6 +133,47 @@ fn race() -> Result<(), Failed> {
         return Err(format!("{} leaves {left:#?}", actions[0]["title"]).into());
     }
     if server.close()? { Ok(()) } else { Err("the server has failed".into()) }
+}
+
+/// Messages that are no JSON, or no messages, are answered; a request that is cancelled before its turn is not computed.
+fn answers_faults() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    for (text, code) in [("{\"jsonrpc\": ", -32700), ("[1, 2]", -32600)] {
+        write!(server.0.input, "Content-Length: {}\r\n\r\n{text}", text.len())?;
+        server.0.input.flush()?;
+        let answer = server.receive()?;
+        if answer["error"]["code"] != code || !answer["id"].is_null() {
+            return Err(format!("{text}: {answer}").into());
+        }
+    }
+    server.tell("$/cancelRequest", json!({ "id": 4711 }))?;
+    server.send(&json!({ "jsonrpc": "2.0", "id": 4711, "method": "textDocument/hover", "params": {} }))?;
+    let answer = server.receive()?;
+    if answer["error"]["code"] != -32800 {
+        return Err(format!("{answer}").into());
+    }
+    if server.close()? { Ok(()) } else { Err("the server has failed".into()) }
+}
+
+/// What a header states is neither allocated nor believed.
+fn refuses_lengths() -> Result<(), Failed> {
+    let long = "x".repeat(8192);
+    for header in [
+        "Content-Length: 18446744073709551615",
+        "Content-Length: -1",
+        "Content-Length: 200000000",
+        "Length",
+        &long,
+    ] {
+        let mut server = Server::start()?;
+        write!(server.0.input, "{header}\r\n\r\n")?;
+        drop(server.0.input);
+        let code = server.0.process.wait()?.code();
+        if !matches!(code, Some(2 | 6)) {
+            return Err(format!("{}: the server ends with {code:?}", &header[..header.len().min(40)]).into());
+        }
+    }
+    Ok(())
 }
 
 fn ends() -> Result<(), Failed> {

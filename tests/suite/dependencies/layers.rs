@@ -157,7 +157,7 @@ const HANG: &[Layer] = &[
 
 /// Positions and texts, what hir says about a text, and the conversation with the editor.
 const LSP: &[Layer] = &[
-    ("positions reference", &[]),
+    ("positions reference transport", &[]),
     ("snapshot", BEFORE),
     ("format", &["snapshot"]),
     ("refusal", &["format"]),
