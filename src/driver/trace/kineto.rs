@@ -1,6 +1,9 @@
 //! Reads the Chrome traces of torch.profiler.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,6 +39,8 @@ pub struct Call {
     pub group: String,
     /// The bytes of its input.
     pub bytes: Option<u64>,
+    /// The function that posts it, as `step (train.py)`, if the trace has stacks; `backward` for a thread of autograd.
+    pub posted: Option<String>,
 }
 
 /// Why a file is no trace.
@@ -77,6 +82,8 @@ struct Event<'a> {
     #[serde(default)]
     dur: f64,
     #[serde(default)]
+    tid: Value,
+    #[serde(default)]
     args: Option<Arguments>,
 }
 
@@ -92,6 +99,7 @@ struct Arguments {
     elements: Option<Value>,
     dtype: Option<String>,
     stream: Option<Value>,
+    correlation: Option<u64>,
 }
 
 /// Reads a trace; `number` is that of the file.
@@ -100,14 +108,66 @@ struct Arguments {
 /// The text is no trace, or has no kernels.
 pub fn parse(text: &str, number: usize) -> Result<RankTrace, TraceError> {
     let file: File<'_> = serde_json::from_str(text)?;
+    let posted = posted_by(&file.trace_events);
     let kernels = file.trace_events.into_iter().filter(|it| it.cat == "kernel");
-    let mut kernels: Vec<Kernel> = kernels.map(Kernel::of).collect();
+    let mut kernels: Vec<Kernel> = kernels.map(|it| Kernel::of(it, &posted)).collect();
     if kernels.is_empty() {
         return Err(TraceError::NoKernels);
     }
     kernels.sort_by(|a, b| a.begin.total_cmp(&b.begin));
     let rank = file.distributed_info.and_then(|it| it.rank).unwrap_or(number);
     Ok(RankTrace { rank, kernels })
+}
+
+/// Returns which function launches the kernels of each collective, by the correlation of launch and kernel.
+fn posted_by(events: &[Event<'_>]) -> HashMap<u64, String> {
+    let correlation = |it: &Event<'_>| it.args.as_ref().and_then(|it| it.correlation);
+    let collectives = events.iter().filter(|it| it.cat == "kernel" && is_collective(it));
+    let mut open: HashSet<u64> = collectives.filter_map(correlation).collect();
+    // Frames and launches of each thread, by the time at which they begin, outer frames first.
+    let mut threads: HashMap<String, Vec<&Event<'_>>> = HashMap::new();
+    for it in events {
+        let is_frame = it.cat == "python_function" || it.name.starts_with("autograd::engine");
+        let mut is_launch = || {
+            matches!(&*it.cat, "cuda_runtime" | "cuda_driver")
+                && correlation(it).is_some_and(|it| open.remove(&it))
+        };
+        if is_frame || is_launch() {
+            threads.entry(it.tid.to_string()).or_default().push(it);
+        }
+    }
+    let mut found = HashMap::new();
+    for mut events in threads.into_values() {
+        events.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
+        let mut stack: Vec<&Event<'_>> = Vec::new();
+        for it in events {
+            stack.retain(|frame| frame.ts + frame.dur >= it.ts);
+            match correlation(it) {
+                None => stack.push(it),
+                Some(number) => {
+                    let own = stack.iter().rev().find_map(|it| own_function(&it.name));
+                    let autograd = stack.iter().any(|it| it.name.starts_with("autograd::"));
+                    found.extend(own.or(autograd.then(|| "backward".to_owned())).map(|it| (number, it)));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Writes `train.py(24): step`, a function of no installed package, as `step (train.py)`.
+fn own_function(frame: &str) -> Option<String> {
+    let (place, function) = frame.split_once("): ")?;
+    let (file, _) = place.rsplit_once('(')?;
+    let is_own = !file.starts_with("torch/")
+        && !file.contains("-packages/")
+        && !file.contains("/lib/python")
+        && !file.starts_with('<');
+    is_own.then(|| format!("{function} ({file})"))
+}
+
+fn is_collective(event: &Event<'_>) -> bool {
+    event.name.starts_with("nccl") || event.args.as_ref().is_some_and(|it| it.collective.is_some())
 }
 
 impl RankTrace {
@@ -124,11 +184,12 @@ impl RankTrace {
 const NEAR: usize = 64;
 
 impl Kernel {
-    fn of(event: Event<'_>) -> Self {
+    fn of(event: Event<'_>, posted: &HashMap<u64, String>) -> Self {
+        let is_collective = is_collective(&event);
         let arguments = event.args.unwrap_or_default();
         let text = |it: Value| it.as_str().map_or_else(|| it.to_string(), str::to_owned);
-        let is_collective = event.name.starts_with("nccl") || arguments.collective.is_some();
         let collective = is_collective.then(|| {
+            let posted = arguments.correlation.and_then(|it| posted.get(&it).cloned());
             let bytes = arguments.dtype.as_deref().and_then(element_bytes);
             let elements = arguments.elements.and_then(|it| it.as_u64());
             // Without the arguments of newer versions, the kernels of a stream are those of a group.
@@ -139,7 +200,7 @@ impl Kernel {
                 None => group,
             };
             let name = arguments.collective.unwrap_or_else(|| short_name(&event.name).to_owned());
-            Call { name, group, bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)) }
+            Call { name, group, bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)), posted }
         });
         let (begin, end) = (event.ts, event.ts + event.dur);
         Self { name: event.name.into_owned(), begin, end, collective }

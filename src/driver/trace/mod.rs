@@ -43,6 +43,8 @@ pub struct Kind {
     pub hidden: f64,
     /// The kernel that hides most of them.
     pub beside: Option<String>,
+    /// The function that posts them, if the trace has stacks.
+    pub posted: Option<String>,
 }
 
 /// What the traces of a job show.
@@ -70,7 +72,7 @@ pub fn analyze(traces: &[RankTrace]) -> Job {
     }
     let (collectives, notes) = pair(traces);
     let mut kinds: BTreeMap<
-        (String, String, Option<u64>),
+        (String, String, Option<u64>, Option<String>),
         (Kind, BTreeMap<usize, usize>, BTreeMap<&str, f64>),
     > = BTreeMap::new();
     for it in &collectives {
@@ -82,9 +84,10 @@ pub fn analyze(traces: &[RankTrace]) -> Job {
             continue;
         };
         let Some(call) = &longest.1.collective else { continue };
-        let key = (call.name.clone(), call.group.clone(), call.bytes);
-        let (kind, last, names) = kinds.entry(key).or_default();
-        (kind.name, kind.group, kind.bytes) = (call.name.clone(), call.group.clone(), call.bytes);
+        // Calls of one kind at several places are several kinds.
+        let key = (call.name.clone(), call.group.clone(), call.bytes, call.posted.clone());
+        let (kind, last, names) = kinds.entry(key.clone()).or_default();
+        (kind.name, kind.group, kind.bytes, kind.posted) = key;
         kind.count += 1;
         kind.kernel += time(longest.1);
         kind.transfer += time(shortest.1);

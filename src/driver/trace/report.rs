@@ -21,7 +21,7 @@ pub fn lines(job: &Job) -> Vec<String> {
     let mut lines = vec![
         "collectives of the traces; times are microseconds of GPUs, measured by torch.profiler:".to_owned(),
         format!(
-            "  {:<20}  {:>10}  {:>6}  {:>10}  {:>10}  {:>10}  {:>10}  {:<16}  group, and what hides it",
+            "  {:<20}  {:>10}  {:>6}  {:>10}  {:>10}  {:>10}  {:>10}  {:<16}  group, what hides it, and where it is posted",
             "collective", "MiB", "count", "kernel", "transfer", "skew", "exposed", "last"
         ),
     ];
@@ -29,6 +29,7 @@ pub fn lines(job: &Job) -> Vec<String> {
         let bytes = it.bytes.map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it as f64 / 1_048_576.0));
         let each = |time: f64| time / it.count as f64;
         let last = format!("rank {} ({}×)", it.last, it.last_count);
+        let posted = it.posted.as_ref().map_or(String::new(), |it| format!("; in {it}"));
         let beside = it.beside.as_ref().map_or_else(
             || "nothing".to_owned(),
             |name| {
@@ -40,7 +41,7 @@ pub fn lines(job: &Job) -> Vec<String> {
             },
         );
         lines.push(format!(
-            "  {:<20}  {bytes:>10}  {:>6}  {:>10.1}  {:>10.1}  {:>10.1}  {:>10.1}  {last:<16}  {}, {beside}",
+            "  {:<20}  {bytes:>10}  {:>6}  {:>10.1}  {:>10.1}  {:>10.1}  {:>10.1}  {last:<16}  {}, {beside}{posted}",
             it.name,
             it.count,
             each(it.kernel),
@@ -69,7 +70,7 @@ pub fn json(job: &Job) -> Value {
     let kind = |it: &Kind| {
         json!({
             "collective": it.name, "group": it.group, "bytes": it.bytes, "count": it.count, "kernel": it.kernel, "transfer": it.transfer,
-            "skew": it.skew(), "hidden": it.hidden, "last": it.last, "last_count": it.last_count, "beside": it.beside,
+            "skew": it.skew(), "hidden": it.hidden, "last": it.last, "last_count": it.last_count, "beside": it.beside, "posted": it.posted,
         })
     };
     let rank = |(rank, communication, hidden): &(usize, f64, f64)| json!({"rank": rank, "communication": communication, "hidden": hidden});
