@@ -15,6 +15,7 @@ use super::{ROOT, server_process::ServerProcess};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("agents::an_agent_finds_the_race_of_the_readme_and_its_edit", session),
+        Trial::test("agents::an_agent_lowers_a_layer_and_certifies_it", lowers),
         Trial::test("agents::what_is_wrong_is_refused_and_the_session_goes_on", refused),
         Trial::test("agents::a_cancelled_call_has_no_answer", cancelled),
     ]
@@ -86,7 +87,10 @@ fn session() -> Result<(), Failed> {
     let tools = server.ask("tools/list", Value::Null)?;
     let tools = tools["result"]["tools"].as_array().cloned().unwrap_or_default();
     let names: Vec<&str> = tools.iter().filter_map(|it| it["name"].as_str()).collect();
-    expect(&json!(names), &json!(["check", "explain", "hang", "overlap", "run"]))?;
+    expect(
+        &json!(names),
+        &json!(["certify", "check", "explain", "fix", "hang", "lower", "opt", "overlap", "run"]),
+    )?;
     if let Some(it) = tools.iter().find(|it| it["annotations"]["readOnlyHint"] != true) {
         return Err(format!("{it}").into());
     }
@@ -111,10 +115,35 @@ fn session() -> Result<(), Failed> {
         &server.call("overlap", json!({ "path": "tests/cases/overlap/ring.hir" }))?,
         &["the whole run takes", "hidden behind computation"],
     )?;
-    expect_text(
-        &server.call("run", json!({ "path": "tests/cases/overlap/ring.hir", "ranks": 8 }))?,
-        &["[SUCCESS] ran, complete"],
-    )?;
+    let run = server.call("run", json!({ "path": "tests/cases/overlap/ring.hir", "ranks": 8 }))?;
+    expect_text(&run, &["[SUCCESS] ran, complete"])?;
+    expect(&run["structuredContent"]["figures"]["exit_code"], &json!(0))?;
+    let fixed = server.call("fix", json!({ "path": RACE }))?;
+    let again = server.call("check", json!({ "program": fixed["structuredContent"]["program"] }))?;
+    expect_text(&again, &["the check found no fault"])?;
+    server.end()
+}
+
+/// Lowers a layer, overlaps it, certifies the result, and asks what its communications cost.
+fn lowers() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    let original = fs::read_to_string(Path::new(ROOT).join("docs/examples/mlp-tensor-parallel.hir"))?;
+    let lowered = server.call("lower", json!({ "program": original }))?;
+    expect_text(&lowered, &["total: "])?;
+    let overlapped = server.call("opt", json!({ "program": original, "passes": "@overlap" }))?;
+    for program in [&lowered, &overlapped] {
+        let program = &program["structuredContent"]["program"];
+        let certified = server.call("certify", json!({ "original": original, "program": program }))?;
+        expect(&certified["structuredContent"]["exit_code"], &json!(0))?;
+        let cost = server.call("overlap", json!({ "program": program }))?;
+        let gains = &cost["structuredContent"]["figures"]["overlap"]["gains"];
+        if gains.as_array().is_none_or(|it| it.iter().all(|it| it["if_free"].is_null())) {
+            return Err(format!("{cost:#}").into());
+        }
+    }
+    let wrong = lowered["structuredContent"]["program"].as_str().unwrap_or_default().replace("relu", "neg");
+    let wrong = server.call("certify", json!({ "original": original, "program": wrong }))?;
+    expect(&wrong["structuredContent"]["exit_code"], &json!(3))?;
     server.end()
 }
 

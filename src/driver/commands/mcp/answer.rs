@@ -23,8 +23,26 @@ pub(super) struct Answer {
     findings: Vec<Value>,
     /// The edits that remove the faults.
     edits: Vec<Value>,
+    /// What the tool makes: the text of a program, or the figures of a run.
+    result: Option<(&'static str, Value)>,
     exit: Option<i32>,
     is_error: bool,
+}
+
+/// Returns the schema of `structuredContent`.
+pub(super) fn schema() -> Value {
+    let list = |what: &str| json!({ "type": "array", "items": { "type": "object" }, "description": what });
+    json!({
+        "type": "object",
+        "properties": {
+            "exit_code": { "type": ["integer", "null"], "description": "as hir returns it; null if a limit stopped it" },
+            "findings": list("code, message, labels with lines, help, and fixes"),
+            "edits": list("line, start and end in bytes, and the new text"),
+            "program": { "type": "string", "description": "the program that `fix`, `lower` and `opt` return" },
+            "figures": { "type": "object", "description": "what `overlap` and `run` estimate or measure" },
+        },
+        "required": ["exit_code", "findings", "edits"],
+    })
 }
 
 impl Answer {
@@ -34,6 +52,7 @@ impl Answer {
             text: vec![reason.to_owned()],
             findings: Vec::new(),
             edits: Vec::new(),
+            result: None,
             exit: None,
             is_error: true,
         }
@@ -59,7 +78,32 @@ impl Answer {
         // Of usage errors, files that cannot be read and bugs, nothing follows about the program.
         let code = printed.exit.and_then(|it| u8::try_from(it).ok());
         let is_error = !code.is_some_and(|it| Exit::from_code(it).is_verdict());
-        Self { text, findings, edits: Vec::new(), exit: printed.exit, is_error }
+        Self { text, findings, edits: Vec::new(), result: None, exit: printed.exit, is_error }
+    }
+
+    /// As `of_diagnostics`, of a tool that prints a program.
+    pub(super) fn of_program(printed: &Printed) -> Self {
+        let mut answer = Self::of_diagnostics(printed);
+        answer.result = (!printed.out.is_empty()).then(|| ("program", printed.out.clone().into()));
+        answer
+    }
+
+    /// As `of_diagnostics`, of a run that prints its figures as JSON behind its text.
+    pub(super) fn of_run(mut printed: Printed) -> Self {
+        // The object has lines of its own for its braces.
+        let begin =
+            if printed.out.starts_with("{\n") { Some(0) } else { printed.out.find("\n{\n").map(|it| it + 1) };
+        let end = begin.and_then(|it| Some(it + printed.out[it..].find("\n}\n")? + 3));
+        let figures = begin.zip(end).map(|(begin, end)| printed.out.drain(begin..end).collect::<String>());
+        let mut answer = Self::of_diagnostics(&printed);
+        let figures = figures.and_then(|it| serde_json::from_str(&it).ok());
+        answer.result = figures.map(|it| ("figures", it));
+        answer
+    }
+
+    /// Adds lines that a tool has printed.
+    pub(super) fn add_text(&mut self, text: &str) {
+        self.text.extend(text.lines().take(MAX_LINES).map(str::to_owned));
     }
 
     /// Returns whether a finding is one that an edit may remove.
@@ -96,9 +140,13 @@ impl Answer {
     pub(super) fn value(self) -> Value {
         let shown = &self.findings[..self.findings.len().min(MAX_FINDINGS)];
         let text = if self.text.is_empty() { "nothing was found".to_owned() } else { self.text.join("\n") };
+        let mut content = json!({ "exit_code": self.exit, "findings": shown, "edits": self.edits });
+        if let Some((name, value)) = self.result {
+            content[name] = value;
+        }
         json!({
             "content": [{ "type": "text", "text": text }],
-            "structuredContent": { "exit_code": self.exit, "findings": shown, "edits": self.edits },
+            "structuredContent": content,
             "isError": self.is_error,
         })
     }
@@ -109,7 +157,7 @@ pub(super) fn of_text(printed: &Printed) -> Answer {
     let text = if printed.exit == Some(0) { &printed.out } else { &printed.err };
     let text = text.lines().take(MAX_LINES).map(str::to_owned).collect();
     let is_error = printed.exit != Some(0);
-    Answer { text, findings: Vec::new(), edits: Vec::new(), exit: printed.exit, is_error }
+    Answer { text, findings: Vec::new(), edits: Vec::new(), result: None, exit: printed.exit, is_error }
 }
 
 fn json_lines(text: &str) -> impl Iterator<Item = Value> {

@@ -19,6 +19,9 @@ const MEMORY: &str = "--memory-limit=4";
 /// The limit of the elements that a run computes, in billions.
 const WORK: &str = "--max-work=1";
 
+/// Figures as JSON, behind the text.
+const JSON: &str = "--json=-";
+
 /// The most ranks of a program.
 const MAX_RANKS: u64 = 4096;
 
@@ -39,13 +42,23 @@ struct Tool {
 enum Takes {
     /// A program and how to run it.
     Program,
+    /// A program and passes.
+    Passes,
+    /// A program before and after passes.
+    Pair,
     /// A code.
     Code,
     /// Paths.
     Paths,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 9] = [
+    Tool {
+        name: "certify",
+        description: "Certify that a program computes what its original computes, for all inputs and on all ranks, or say where they differ.",
+        takes: Takes::Pair,
+        run: certify,
+    },
     Tool {
         name: "check",
         description: "Prove that a Host IR or StableHLO program has no race, no deadlock and no unwritten output on any rank. Each fault \
@@ -60,11 +73,29 @@ const TOOLS: [Tool; 5] = [
         run: explain,
     },
     Tool {
+        name: "fix",
+        description: "Return a program with the edits that remove its races, each if it is the only one, and what the check says after them.",
+        takes: Takes::Program,
+        run: fix,
+    },
+    Tool {
         name: "hang",
         description: "Explain why a PyTorch job hangs, from the dumps of its flight recorder: which rank diverged first, at which call and line, \
             and who waits for it.",
         takes: Takes::Paths,
         run: hang,
+    },
+    Tool {
+        name: "lower",
+        description: "Lower a program whose tensors are sharded to one that communicates, and list its communications with their bytes.",
+        takes: Takes::Program,
+        run: lower,
+    },
+    Tool {
+        name: "opt",
+        description: "Run passes on a program and return it, such as `@lower`, `@overlap`, `@auto` or `allocate-and-deallocate`.",
+        takes: Takes::Passes,
+        run: opt,
     },
     Tool {
         name: "overlap",
@@ -89,6 +120,7 @@ pub(super) fn list() -> Value {
             "name": it.name,
             "description": it.description,
             "inputSchema": { "type": "object", "properties": properties, "required": required, "additionalProperties": false },
+            "outputSchema": answer::schema(),
             "annotations": { "readOnlyHint": true, "idempotentHint": true, "openWorldHint": false },
         })
     };
@@ -99,6 +131,16 @@ impl Takes {
     fn schema(&self) -> (Value, Vec<&'static str>) {
         let text = |description: &str| json!({ "type": "string", "description": description });
         match self {
+            Self::Passes => {
+                let (mut properties, _) = Self::Program.schema();
+                properties["passes"] = text("passes and pipelines, separated by commas");
+                (properties, vec!["passes"])
+            }
+            Self::Pair => {
+                let (original, program) =
+                    ("the text of the original", "the text of the program that passes made of it");
+                (json!({ "original": text(original), "program": text(program) }), vec!["original", "program"])
+            }
             Self::Program => (
                 json!({
                     "program": text("the text of the program; instead of `path`"),
@@ -277,15 +319,54 @@ fn hang(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcEr
     Ok(caller.run(&words, &[]).map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
 }
 
+/// Returns an argument that is a text.
+fn text_of<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, RpcError> {
+    let text = arguments.get(name).and_then(Value::as_str);
+    text.ok_or_else(|| RpcError::parameters(format!("`{name}` is a text")))
+}
+
+fn certify(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let pair = format!("{}\n{}", text_of(arguments, "original")?, text_of(arguments, "program")?);
+    let words = ["certify", "--error-format=json", "--", "/dev/stdin"].map(str::to_owned);
+    Ok(caller.run(&words, pair.as_bytes()).map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+}
+
+fn fix(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let program = Program::of(arguments)?;
+    let printed = caller.run(&program.words(&["opt", "--fix=check"]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_program(&it)))
+}
+
+fn lower(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let program = Program::of(arguments)?;
+    let lowered = match caller.run(&program.words(&["opt", "--passes=@lower"]), program.input) {
+        Ok(printed) => printed,
+        Err(answer) => return Ok(answer),
+    };
+    let mut answer = Answer::of_program(&lowered);
+    let table = caller.run(&program.words(&["opt", "--passes=@lower", "--communication"]), program.input);
+    if let Ok(table) = table {
+        answer.add_text(&table.out);
+    }
+    Ok(answer)
+}
+
+fn opt(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let passes = format!("--passes={}", text_of(arguments, "passes")?);
+    let program = Program::of(arguments)?;
+    let printed = caller.run(&program.words(&["opt", &passes]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_program(&it)))
+}
+
 fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
-    let printed = caller.run(&program.words(&["opt", "--overlap"]), program.input);
-    Ok(printed.map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+    let printed = caller.run(&program.words(&["overlap", WORK, JSON]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_run(it)))
 }
 
 fn simulate(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
     let seconds = format!("--timeout={}", TIME_LIMIT.as_secs());
-    let printed = caller.run(&program.words(&["run", WORK, &seconds]), program.input);
-    Ok(printed.map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+    let printed = caller.run(&program.words(&["run", WORK, JSON, &seconds]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_run(it)))
 }
