@@ -77,6 +77,15 @@ pub fn install_backend() {
     hir_executor::install_backend(hir_cuda::CUDA);
 }
 
+/// Does what `hir` does with the arguments of this process, whose tools know these passes, too: `hir opt --passes`, `--verify-each`, `--bisect`,
+/// dumps, reproducers and the editor. It is the whole `main` of a tool with passes of its own.
+#[must_use]
+pub fn main_with_passes(passes: impl IntoIterator<Item = &'static passes::Pass>) -> std::process::ExitCode {
+    install_backend();
+    auto::add_passes(passes.into_iter().collect());
+    hir_driver::commands::dispatch::main_with(hir_driver::session::CommandLine::of_process()).into()
+}
+
 /// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
 ///
 /// ```

@@ -412,7 +412,7 @@ codes! {
     /// A StableHLO module contradicts itself: a value, function or mesh is used that it does not define, or types do not
     /// follow from each other. JAX writes no such module; the text was edited or damaged.
     BadModule = "E0902", Error;
-    /// A StableHLO module has a loop whose number of iterations is not a constant, or it unrolls to too many operations:
+    /// A StableHLO module has a loop whose number of iterations no constant bounds, or it unrolls to too many operations:
     /// hir imports every iteration and every call in place.
     UnboundedLoop = "E0903", Error;
     /// hir cannot express a mesh or a sharding of a StableHLO module: parts of axes, extents that the devices do not divide

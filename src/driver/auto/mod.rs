@@ -35,7 +35,7 @@ pub mod edits;
 pub mod gains;
 pub mod machine;
 
-use std::str::FromStr;
+use std::{str::FromStr, sync::OnceLock};
 
 use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, source::Source};
 use hir_check::Checks;
@@ -66,10 +66,19 @@ pub static PIPELINE: Pipeline = Pipeline {
     passes: "auto",
 };
 
-/// All passes and pipelines: those of the package `passes`, and these.
+/// The passes of the tool that this process is, beside those of hir.
+static FURTHER: OnceLock<Vec<&'static Pass>> = OnceLock::new();
+
+/// Makes all tools of this process know further passes. Only the first call has an effect.
+pub fn add_passes(passes: Vec<&'static Pass>) {
+    let _ = FURTHER.set(passes);
+}
+
+/// All passes and pipelines: those of the package `passes`, these, and those of the tool that this process is.
 pub fn catalog() -> Catalog {
     let mut all = Catalog::default();
     all.passes.push(&PASS);
+    all.passes.extend(FURTHER.get().into_iter().flatten());
     all.pipelines.push(PIPELINE);
     all
 }

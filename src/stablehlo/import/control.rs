@@ -107,7 +107,7 @@ impl<'m, 's> Importer<'m, 's> {
     fn unbounded(op: &Operation<'_>) -> Box<Diagnostic> {
         let message =
             "the number of iterations depends on data, and no constant bounds it to a size that hir imports";
-        let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "the condition is not a constant");
+        let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "no constant bounds this loop");
         Box::new(it.help("state a bound in the condition, as in `(i < 100) & (error > 1e-6)` for an `i` that begins with a constant: hir imports every iteration up to it"))
     }
 

@@ -1,34 +1,32 @@
-//! The tool runs its own pass together with those of hir, and says what it did.
+//! The tool is hir with two more passes.
 
-use std::{fs, io, process::Command};
+use std::{
+    error::Error,
+    process::{Command, Output},
+};
 
-const PROGRAM: &str = "
-%HostIrContainer { (T0_g_float[iS0{8}, ideviceIdx.x1{2}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{8}, rdeviceIdx.x3{2}] (DeviceMesh{0 1})) :
-  T1_g_float[iS2{8}, rdeviceIdx.x3{2}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
-  Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{8}, ideviceIdx.x1{2}] (DeviceMesh{0 1}), output=T1_g_float[iS2{8}, rdeviceIdx.x3{2}] (DeviceMesh{0 1}), backend=NCCL)
-  Wait(Communication 0)
-} // %HostIrContainer
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../mlp-tensor-parallel.hir");
 
-Domains:
-  T0: logical(iS0{8}, ideviceIdx.x1{2})
-  T1: logical(iS2{8}, rdeviceIdx.x3{2})
-";
+fn tool(arguments: &[&str]) -> Result<(Output, String), Box<dyn Error>> {
+    let output = Command::new(env!("CARGO_BIN_EXE_split-all-reduce")).args(arguments).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((output, text))
+}
 
 #[test]
-fn both_kinds_of_passes_run() -> io::Result<()> {
-    let file = std::env::temp_dir().join(format!("split-all-reduce-{}.hir", std::process::id()));
-    fs::write(&file, PROGRAM)?;
-    let tool = |passes: &str| {
-        Command::new(env!("CARGO_BIN_EXE_split-all-reduce"))
-            .args([file.as_os_str(), passes.as_ref()])
-            .output()
-    };
-    let (split, unknown) = (tool("canonicalize,split-all-reduce")?, tool("split-all-reduces")?);
-    fs::remove_file(&file)?;
-    let text = String::from_utf8_lossy(&split.stdout);
-    assert!(text.contains("type=ReduceScatter") && text.contains("type=Allgather"), "{text}");
-    let remarks = String::from_utf8_lossy(&split.stderr);
-    assert_eq!(remarks, "R0604: this all-reduce is a reduce-scatter and an all-gather now\n");
-    assert!(!unknown.status.success() && unknown.stdout.is_empty());
+fn the_tool_runs_checks_and_lists_the_passes() -> Result<(), Box<dyn Error>> {
+    let (_, list) = tool(&["opt", "--list-passes"])?;
+    assert!(
+        list.contains("\n  split-all-reduce") && list.contains("\n  remove-unused-allocations"),
+        "{list}"
+    );
+    let passes = "@lower,split-all-reduce,remove-unused-allocations";
+    for verify in ["--verify-each=check", "--verify-each=semantic"] {
+        let (output, text) = tool(&["opt", PROGRAM, "--passes", passes, verify])?;
+        assert!(output.status.success() && text.contains("ReduceScatter"), "{output:?}");
+        assert!(!text.contains("Allreduce"), "{text}");
+    }
+    let (output, _) = tool(&["opt", PROGRAM, "--passes", "split-all-reduce{no=1}"])?;
+    assert_eq!(output.status.code(), Some(2));
     Ok(())
 }
