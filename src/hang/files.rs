@@ -316,7 +316,7 @@ fn add_logs(read: &mut Vec<ReadDump>, logs: Vec<ReadDump>) {
     let has_dumps = read.iter().any(|it| it.1.as_ref().is_ok_and(|it| !it.from_log));
     let is_silent =
         |it: &ReadDump| it.1.as_ref().is_ok_and(|it| it.records.is_empty() && it.status.is_empty());
-    read.extend(logs.into_iter().filter(|it| !known.contains(&it.0) && !(has_dumps && is_silent(it))));
+    read.extend(logs.into_iter().filter(|it| !(known.contains(&it.0) || has_dumps && is_silent(it))));
 }
 
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.

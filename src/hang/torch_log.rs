@@ -73,9 +73,12 @@ pub(crate) fn read(text: &str, file: &str, tables: &Interners, hosts: &mut Hosts
     }
     let is_message = |it: &Signature| matches!(it.kind, Kind::Send | Kind::Recv);
     let log = |(rank, mut lines): (Rank, Lines)| {
-        for (signature, frames) in lines.calls.extract_if(.., |_, it| is_message(&it.0)).map(|it| it.1) {
-            host::add_message(hosts, rank, &signature.name, &frames);
-        }
+        lines.calls.retain(|_, (signature, frames)| {
+            if is_message(signature) {
+                host::add_message(hosts, rank, &signature.name, frames);
+            }
+            !is_message(signature)
+        });
         (rank, lines.log(rank, file, tables))
     };
     ranks.into_iter().map(log).collect()

@@ -58,6 +58,12 @@ pub struct Job {
     pub notes: Vec<String>,
 }
 
+/// The name, the group, the bytes and the place of a kind.
+type KindKey = (String, String, Option<u64>, Option<String>);
+
+/// A kind, how often each rank comes last, and how long each kernel computes beside it.
+type Sums<'t> = (Kind, BTreeMap<usize, usize>, BTreeMap<&'t str, f64>);
+
 /// Returns what the traces of a job show.
 pub fn analyze(traces: &[RankTrace]) -> Job {
     let (mut ranks, mut beside) = (Vec::new(), Vec::new());
@@ -71,10 +77,7 @@ pub fn analyze(traces: &[RankTrace]) -> Job {
         beside.push(compute);
     }
     let (collectives, notes) = pair(traces);
-    let mut kinds: BTreeMap<
-        (String, String, Option<u64>, Option<String>),
-        (Kind, BTreeMap<usize, usize>, BTreeMap<&str, f64>),
-    > = BTreeMap::new();
+    let mut kinds: BTreeMap<KindKey, Sums<'_>> = BTreeMap::new();
     for it in &collectives {
         let time = |kernel: &Kernel| kernel.end - kernel.begin;
         let by_time = |a: &&(usize, &Kernel), b: &&(usize, &Kernel)| time(a.1).total_cmp(&time(b.1));

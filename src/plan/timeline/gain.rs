@@ -94,11 +94,14 @@ impl Item {
     }
 }
 
+/// The intervals of the communications of a line on a rank, and their labels.
+type Intervals<'t> = (Vec<(f64, f64)>, Vec<&'t str>);
+
 /// Returns the communications of a timeline, in the order of the text.
 fn communications(timeline: &Timeline) -> Vec<Gain> {
     // By rank: when kernels compute.
     let mut compute: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
-    let mut all: BTreeMap<(u32, usize), (Vec<(f64, f64)>, Vec<&str>)> = BTreeMap::new();
+    let mut all: BTreeMap<(u32, usize), Intervals<'_>> = BTreeMap::new();
     for it in &timeline.slices {
         let rank = timeline.rows[it.row].rank;
         let time = it.end.map(|end| (it.begin, end));

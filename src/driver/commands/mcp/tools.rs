@@ -361,12 +361,12 @@ fn opt(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcErr
 fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
     let printed = caller.run(&program.words(&["overlap", WORK, JSON]), program.input);
-    Ok(printed.map_or_else(|it| it, |it| Answer::of_run(it)))
+    Ok(printed.map_or_else(|it| it, Answer::of_run))
 }
 
 fn simulate(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
     let seconds = format!("--timeout={}", TIME_LIMIT.as_secs());
     let printed = caller.run(&program.words(&["run", WORK, JSON, &seconds]), program.input);
-    Ok(printed.map_or_else(|it| it, |it| Answer::of_run(it)))
+    Ok(printed.map_or_else(|it| it, Answer::of_run))
 }
