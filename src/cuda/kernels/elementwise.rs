@@ -41,6 +41,11 @@ impl<'a> ElementwiseOp<'a> {
         Self { function, args, out, is_stored: true }
     }
 
+    /// Creates a copy, which converts elements to the type of the result.
+    pub fn convert(from: DeviceView<'a>, to: DeviceView<'a>) -> Self {
+        Self::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
+    }
+
     /// Returns the operands that are views.
     pub fn views(&self) -> impl Iterator<Item = &DeviceView<'a>> {
         self.args.iter().filter_map(|it| match it {
