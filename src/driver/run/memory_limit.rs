@@ -3,7 +3,10 @@
 use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
 use hir_plan::{IoBinding, Plan, limits::size_text};
 
-use super::{failure::JobFailure, prepare::Prepared};
+use super::{
+    failure::{JobFailure, Result},
+    prepare::Prepared,
+};
 
 impl Prepared {
     /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
@@ -19,7 +22,7 @@ impl Prepared {
         own_inputs: bool,
         others: usize,
         written: usize,
-    ) -> Result<(), JobFailure> {
+    ) -> Result<()> {
         let mut found = hir_sim::footprint(plans);
         let held = output_bytes(plans, expected).saturating_mul(others);
         found.bytes = found.bytes.saturating_add(held).saturating_add(written);
