@@ -1,12 +1,6 @@
 //! Reads and rewrites texts.
 
-use grammar::{
-    codes::Severity,
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-    span::Span,
-};
+use grammar::{Severity, Diagnostic, has_errors, Program, Source, Span};
 use passes::Settings;
 use serde_json::{Value, json};
 

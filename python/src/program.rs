@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    bindings::{Binding, apply_bindings},
-    diagnostic::has_errors,
-    ir::{self, TensorId},
-    source::Source,
+    Binding, Source, TensorId, apply_bindings, has_errors,
+    ir::{self},
 };
 use hir::PassError;
 use hir_plan::smallest_world;

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, sync::Arc};
 
-use grammar::{Named, dtype::DType, source::Source};
+use grammar::{DType, Named, Source};
 use hir_check::{Checks, OrderingModel};
 use hir_driver::{
     run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
-use grammar::{dtype::DType, words::CommunicationType};
+use grammar::{CommunicationType, DType};
 
 use super::{
     ExecutorError, ProcessGroup, Result,

@@ -12,7 +12,7 @@ use super::{
 };
 use std::{fmt::Display, sync::Arc};
 
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::AttentionLibrary;
 use rustc_hash::{FxHashMap, FxHashSet};
 

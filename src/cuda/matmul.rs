@@ -8,7 +8,7 @@
 use std::{ffi::c_void, mem::size_of};
 
 use cudarc::cublaslt::sys;
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::MatmulAlgorithm;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::{Class, DType};
+use grammar::{DType, dtype::Class};
 
 use super::{
     ExecutorError, ProcessGroup, Result,

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use grammar::source::Source;
+use grammar::Source;
 
 use crate::session::Session;
 use hir_process::input_file::read_stream;

@@ -2,7 +2,7 @@
 //!
 //! All operands are read before a result is written, so the views may overlap.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     RunNotes,

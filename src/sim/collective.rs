@@ -4,7 +4,7 @@
 //! reduction of all inputs. Either all members run at once, or each member reads its input first, and writes
 //! its output after the members that it receives from have read theirs.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     InstRef, RunNotes, SimError,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use grammar::{codes::Code, dtype::DType};
+use grammar::{Code, DType};
 use rustc_hash::FxHashMap;
 
 use super::{

@@ -44,11 +44,8 @@ mod window;
 use std::sync::Arc;
 
 use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{self, ExprId, Program, TensorId},
-    ops::Op,
-    span::Span,
+    Code, Diagnostic, ExprId, Op, Program, Span, TensorId,
+    ir::{self},
 };
 use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{self, DeviceDim};
+use grammar::{
+    DeviceDim,
+    ir::{self},
+};
 
 use crate::{
     tree::{Attribute, Operation},

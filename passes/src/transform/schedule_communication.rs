@@ -62,11 +62,7 @@ mod posts;
 mod sends;
 mod waits;
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, StmtId, SymbolId, TensorId},
-    ops::OpClass,
-};
+use grammar::{Diagnostic, OpClass, Program, StmtId, SymbolId, TensorId};
 use hir_ir::blocks::nested_blocks;
 
 use crate::{

@@ -16,7 +16,7 @@ use crate::{
     graph::Graph,
     library_state::LibraryState,
 };
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::{CallerPort, CallerPorts, LoadOptions, PortBuffer};
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
 

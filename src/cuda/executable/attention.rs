@@ -7,10 +7,10 @@ use super::{
     ExecutableBuilder, Site,
     fusion::{FusionRole, FusionScope, fusion_roles},
 };
-use crate::unsupported::Unsupported;
 use crate::{
     Result,
     kernels::{AttentionCall, DeviceView, Launch, attention_launch, few_rows},
+    unsupported::Unsupported,
 };
 use hir_plan::{
     Attention, AttentionComposition, AttentionGradient, Buffer, BufferNo, Computation, Inst, InstKind, View,
@@ -221,7 +221,7 @@ fn launch_of<'v, L>(
 
 #[cfg(test)]
 mod tests {
-    use grammar::dtype::DType;
+    use grammar::DType;
 
     use super::launch;
     use crate::kernels::DeviceView;

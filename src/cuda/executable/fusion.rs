@@ -20,7 +20,7 @@ use crate::{
     },
     peer_kernel,
 };
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_plan::{
     BufferNo, Inst, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer,
     View, ViewOnRank, World, sync::is_large_world, timeline::cost::FusedInsts,

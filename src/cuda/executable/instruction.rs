@@ -1,11 +1,11 @@
 //! Lowers one instruction to commands.
 
 use super::{Command, ExecutableBuilder, Site, elementwise::elementwise_op};
-use crate::unsupported::Unsupported;
 use crate::{
     ExecutorError, Result,
     kernels::{self, ElementwiseArg, ElementwiseOp},
     signals::{SignalBatch, SignalOp},
+    unsupported::Unsupported,
 };
 use hir_plan::{InstKind, SignalId};
 

@@ -1,6 +1,6 @@
 //! Attentions and their gradients as tasks of a library of the process (`hir_executor::AttentionLibrary`).
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{Command, ExecutableBuilder, Site, attention::has_separate_results};
 use crate::{Result, buffer_assignment::Workspace};

@@ -3,12 +3,12 @@
 use rustc_hash::FxHashMap;
 
 use super::{Command, ExecutableBuilder, Site, command::MatmulProduct};
-use crate::unsupported::Unsupported;
 use crate::{
     ExecutorError, Result,
     epilogue::added_to,
     kernels::{self, DeviceView, ElementwiseOp},
     matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulDesc, WORKSPACE},
+    unsupported::Unsupported,
 };
 use hir_executor::MatmulAlgorithm;
 use hir_plan::{Gemm, InstKind, View};

@@ -1,6 +1,6 @@
 //! Prepares the kernels of collectives that exchange packets (`plan::PeerPhases::Packets`).
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{ExecutableBuilder, Site};
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     BLOCK, ComputeType, DeviceView, ElementwiseKernel, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES,

@@ -3,10 +3,7 @@
 
 mod epilogues;
 
-use grammar::{
-    dtype::DType,
-    ops::{OPS, Op},
-};
+use grammar::{DType, OPS, Op};
 
 use super::{
     AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, EndSignals, Item, Kernels, Launch,

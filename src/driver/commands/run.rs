@@ -10,14 +10,16 @@ mod task;
 
 use std::{convert::Infallible, sync::Arc};
 
-use crate::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
 pub(super) use crate::run::command_line::{EXAMPLES, Options};
-use crate::run::{
-    RunError,
-    failure::{JobFailure, Result},
+use crate::{
+    job::rank_process::{self, Measured, ProgramPlace, RunVerdict},
+    run::{
+        RunError,
+        failure::{JobFailure, Result},
+    },
+    session::{CommandLine, Report, Session, Verdict},
+    tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool},
 };
-use crate::session::{CommandLine, Report, Session, Verdict};
-use crate::tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool};
 use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};
 use hir_process::{exit::Exit, threads::start_workers};
 

@@ -21,8 +21,7 @@ use hir_launch::{
     job_rank::JobRank,
     progress::{PhaseLimit, PlanProgress},
 };
-use hir_plan::timeline::estimate::MeasuredTime;
-use hir_plan::{Plan, View, ViewOnRank, World};
+use hir_plan::{Plan, View, ViewOnRank, World, timeline::estimate::MeasuredTime};
 use hir_process::exit::{Exit, FailureExit};
 use hir_sim::SimOutcome;
 use hir_tensor::{

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grammar::{InvalidOption, diagnostic::Diagnostic, source::Source};
+use grammar::{Diagnostic, InvalidOption, Source};
 
 use super::RunError;
 use hir_process::exit::FailureExit;

@@ -1,6 +1,6 @@
 //! The memory that simulated ranks and the outputs of other runs need, compared with the limit.
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span, count_text};
 use hir_plan::{IoBinding, Plan, limits::size_text};
 
 use super::{

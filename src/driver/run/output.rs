@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     RunError,

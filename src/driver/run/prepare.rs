@@ -1,14 +1,8 @@
 //! Reads programs from files and plans them, or returns the diagnostics.
 
 use grammar::{
-    bindings::{Binding, apply_bindings},
-    codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    dump_cleanup::rank_of_container,
-    ir::{P2P_PROTOCOL, Program, TensorId},
-    list_text,
-    source::Source,
-    span::Span,
+    Binding, Code, Diagnostic, Program, Source, Span, TensorId, apply_bindings,
+    dump_cleanup::rank_of_container, has_errors, ir::P2P_PROTOCOL, list_text,
 };
 
 use super::{

@@ -5,14 +5,17 @@ use super::{
     files::write_file,
 };
 use crate::auto::machine::MachineFlag;
-use hir_plan::timeline::{
-    Timeline,
-    estimate::{MeasuredTime, measured},
-    estimator::Planned,
-    file::TimelineFile,
-    overlap::Overlap,
+use hir_plan::{
+    Plan, World,
+    sync::happens_before::OrderError,
+    timeline::{
+        Timeline,
+        estimate::{MeasuredTime, measured},
+        estimator::Planned,
+        file::TimelineFile,
+        overlap::Overlap,
+    },
 };
-use hir_plan::{Plan, World, sync::happens_before::OrderError};
 use serde_json::json;
 
 /// The maximum number of instructions of an estimated timeline.

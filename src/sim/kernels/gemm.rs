@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, ops::Add};
 
-use grammar::dtype::{Class, DType};
+use grammar::{DType, dtype::Class};
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 

@@ -6,10 +6,7 @@
 //! value is representable in binary32. For `exp` and similar functions, the true values that binary32
 //! represents are the exact ones, except for arguments below about 2^-53.
 
-use grammar::{
-    dtype::{Class, DType},
-    ops::Op,
-};
+use grammar::{DType, Op, dtype::Class};
 
 use super::{Exactness, KernelError, Precision, Result, narrow, shadow_lanes, wrap};
 use hir_plan::Number;
@@ -286,7 +283,7 @@ fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed> {
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{OPS, OpClass};
+    use grammar::{OPS, OpClass};
     use half::bf16;
 
     use super::*;

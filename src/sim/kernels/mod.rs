@@ -8,7 +8,7 @@
 //! bit for bit on exact results. A result that is not known to be exact counts as inexact and gets an f64
 //! shadow (`hir_tensor::data::shadow`). From then on, every kernel computes the shadow beside the rounded values.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use hir_plan::ReduceOp;
 use hir_tensor::{

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     Exactness, FixedPointRange, KernelError, Precision, Result,
@@ -13,11 +13,13 @@ use super::{
     shadow_lanes, wrap,
 };
 use hir_plan::{Number, ReduceOp, View};
-use hir_tensor::data::{
-    Data, Shadow, WrittenMask, for_each_run,
-    shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+use hir_tensor::{
+    data::{
+        Data, Shadow, WrittenMask, for_each_run,
+        shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+    },
+    dense::DenseTensor,
 };
-use hir_tensor::dense::DenseTensor;
 
 /// Reduces `input` along `axes` (ascending), starting from `init`, in index order. The result has the
 /// remaining axes.

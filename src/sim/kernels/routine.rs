@@ -5,7 +5,7 @@ mod scan;
 mod scatter;
 mod sort;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{Exactness, KernelError, Result};
 use hir_plan::RoutineKind;

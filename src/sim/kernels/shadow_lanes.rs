@@ -1,6 +1,6 @@
 //! Computes the f64 shadows of results in the three lanes that `hir_tensor::data::shadow` defines.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     FixedPointRange, KernelError, Precision, Result,
@@ -13,11 +13,9 @@ use hir_tensor::{
         Data, Shadow, WrittenMask,
         shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
-    generate::mix,
-};
-use hir_tensor::{
     dense::DenseTensor,
     elementwise::{FloatEval, FloatFunction},
+    generate::mix,
 };
 
 /// Largest error, in units in the last place, that lane `ROUNDED` adds for a mathematical function. The

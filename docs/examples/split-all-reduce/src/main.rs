@@ -10,7 +10,7 @@ use std::{
     process::ExitCode,
 };
 
-use grammar::{diagnostic::has_errors, source::Source};
+use grammar::{Source, has_errors};
 use passes::{Catalog, PassEvent, Settings};
 
 fn main() -> ExitCode {

@@ -21,15 +21,17 @@ use std::{
     },
 };
 
-use crate::job::rank_process::{Measured, RunVerdict};
-use crate::run::{
-    batch_file::{self, BadLine, BatchLine},
-    command_line::Options,
-    failure::{JobFailure, Result},
-    option_files::{OptionFile, check_option_files},
+use crate::{
+    job::rank_process::{Measured, RunVerdict},
+    run::{
+        batch_file::{self, BadLine, BatchLine},
+        command_line::Options,
+        failure::{JobFailure, Result},
+        option_files::{OptionFile, check_option_files},
+    },
+    session::{Report, Session},
+    tool::Reporter,
 };
-use crate::session::{Report, Session};
-use crate::tool::Reporter;
 use hir_process::exit::Exit;
 
 use super::{

@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use crate::exit_code::exit_code;
-use crate::job::{
-    gpu::{self, JobGroup, SimulatorReason},
-    rank_process::{Measured, RunVerdict},
-    timing_report, tuning,
+use crate::{
+    exit_code::exit_code,
+    job::{
+        gpu::{self, JobGroup, SimulatorReason},
+        rank_process::{Measured, RunVerdict},
+        timing_report, tuning,
+    },
+    run::{
+        RunError,
+        command_line::{Device, Expect, Options},
+        failure::{JobFailure, Result},
+        inputs::InputSpec,
+        output,
+        unwritten::UnwrittenReads,
+        verdict::{self, Expectation},
+    },
+    session::Report,
+    tool::progress::Progress,
 };
-use crate::run::{
-    RunError,
-    command_line::{Device, Expect, Options},
-    failure::{JobFailure, Result},
-    inputs::InputSpec,
-    output,
-    unwritten::UnwrittenReads,
-    verdict::{self, Expectation},
-};
-use crate::{session::Report, tool::progress::Progress};
 use hir_executor::{
     Executor, ExecutorError, Machine, ProcessGroup, RankDevice, TuneOptions, WarmUp, backend,
 };

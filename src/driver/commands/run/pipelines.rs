@@ -3,29 +3,29 @@
 
 use std::path::Path;
 
-use crate::auto;
-use crate::job::{
-    gpu::JobGroup,
-    rank_process::{Measured, RunVerdict},
-    tuning::{
-        self,
-        pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
-    },
-};
-use crate::run::{
-    command_line::{Device, Expect, Options},
-    failure::{JobFailure, Result},
-    files::write_file,
-    pipeline_tuning::{
-        MeasuredPipeline, Measurement, ROUNDS,
-        alternatives::{Alternative, all_alternatives},
-        exit_code,
-        given_values::{GivenValues, check_reference},
-        json, report, table,
-    },
-    prepare::{self, LoadedPrograms},
-};
 use crate::{
+    auto,
+    job::{
+        gpu::JobGroup,
+        rank_process::{Measured, RunVerdict},
+        tuning::{
+            self,
+            pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
+        },
+    },
+    run::{
+        command_line::{Device, Expect, Options},
+        failure::{JobFailure, Result},
+        files::write_file,
+        pipeline_tuning::{
+            MeasuredPipeline, Measurement, ROUNDS,
+            alternatives::{Alternative, all_alternatives},
+            exit_code,
+            given_values::{GivenValues, check_reference},
+            json, report, table,
+        },
+        prepare::{self, LoadedPrograms},
+    },
     session::{Report, Session},
     tool::parse_pipeline,
 };
@@ -33,7 +33,7 @@ use hir_executor::{Machine, ProcessGroup, RankDevice, SingleProcess};
 use hir_launch::job_rank::JobRank;
 use hir_process::exit::Exit;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
+use grammar::{Code, Diagnostic, Program, Source};
 use passes::{PassCall, Settings, Verify};
 
 use super::{

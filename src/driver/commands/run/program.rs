@@ -2,31 +2,27 @@
 
 use std::{cell::RefCell, path::Path, sync::Arc, time::Instant};
 
-use crate::auto::{self, edits::Estimates};
-use crate::job::{
-    gpu::{JobGroup, SimulatorReason},
-    lost_job::report_without_plans,
-    precheck,
-    rank_process::{self, RunVerdict},
-};
-use crate::run::{
-    command_line::{Device, Issue, Options},
-    failure::{JobFailure, Result},
-    files::write_file,
-    inputs::InputSpec,
-    output,
-    prepare::{PrepareOptions, Prepared, prepare},
-    timelines::estimated_overlap_json,
-};
 use crate::{
+    auto::{self, edits::Estimates},
+    job::{
+        gpu::{JobGroup, SimulatorReason},
+        lost_job::report_without_plans,
+        precheck,
+        rank_process::{self, RunVerdict},
+    },
+    run::{
+        command_line::{Device, Issue, Options},
+        failure::{JobFailure, Result},
+        files::write_file,
+        inputs::InputSpec,
+        output,
+        prepare::{PrepareOptions, Prepared, prepare},
+        timelines::estimated_overlap_json,
+    },
     session::Report,
     tool::{Reporter, certificate},
 };
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-};
+use grammar::{Diagnostic, Program, Source, has_errors};
 use hir_executor::{ProcessGroup, RankDevice, SingleProcess, backend};
 use hir_launch::job_rank::JobRank;
 use hir_plan::{CallerUses, World, limits::Limits, timeline::estimator::Planned};

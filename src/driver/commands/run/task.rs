@@ -5,21 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::job::rank_process::RunVerdict;
-use crate::run::{
-    RunError,
-    command_line::{Expect, Options},
-    failure::{JobFailure, Result},
-    inputs::{InputSpec, unknown_output},
-    output, per_rank,
-    prepare::{PrepareOptions, Prepared},
-    unsharded,
-    unwritten::UnwrittenReads,
-    verdict::{self, Expectation, ExpectationSource, OutputRef},
+use crate::{
+    job::rank_process::RunVerdict,
+    run::{
+        RunError,
+        command_line::{Expect, Options},
+        failure::{JobFailure, Result},
+        inputs::{InputSpec, unknown_output},
+        output, per_rank,
+        prepare::{PrepareOptions, Prepared},
+        unsharded,
+        unwritten::UnwrittenReads,
+        verdict::{self, Expectation, ExpectationSource, OutputRef},
+    },
+    session::{Report, Verdict},
+    tool::Reporter,
 };
-use crate::session::{Report, Verdict};
-use crate::tool::Reporter;
-use grammar::diagnostic::Diagnostic;
+use grammar::Diagnostic;
 use hir_plan::{IoBinding, World};
 use hir_process::{
     exit::Exit,

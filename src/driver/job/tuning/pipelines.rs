@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use grammar::{bindings::Binding, count_text, escape_control};
+use grammar::{Binding, count_text, escape_control};
 use serde::{Deserialize, Serialize};
 
 use super::{

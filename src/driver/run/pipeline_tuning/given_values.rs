@@ -4,7 +4,7 @@
 //! Passes change neither the names nor the logical shapes of inputs and outputs, so a wrong value is wrong for all
 //! pipelines. How tensors are sharded depends on the pipeline, so the shapes of `NAME@local` are not checked.
 
-use grammar::ir::{Operand, Program, TensorId};
+use grammar::{Operand, Program, TensorId};
 
 use crate::run::{
     RunError,

@@ -1,6 +1,6 @@
 //! Grouped matrix products.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use crate::{
     kernels::{Exactness, KernelError, Result, gemm},

@@ -1,6 +1,6 @@
 //! Combines each element with those before it.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::lines;
 use crate::kernels::{

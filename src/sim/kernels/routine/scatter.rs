@@ -1,6 +1,6 @@
 //! Writes or adds elements at indices.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{indices_of, lines};
 use crate::kernels::{

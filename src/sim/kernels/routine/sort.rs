@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::lines;
 use crate::kernels::{Result, shadow_lanes::undetermined};
