@@ -1,6 +1,6 @@
 //! Plans and checks programs.
 
-use grammar::{apply_bindings, count_text, Diagnostic, has_errors, Program, Source, LineIndex};
+use grammar::{Diagnostic, LineIndex, Program, Source, apply_bindings, count_text, has_errors};
 use hir_check::Checks;
 use hir_plan::{
     World, assume_scalars, smallest_world,

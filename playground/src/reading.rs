@@ -1,6 +1,6 @@
 //! Reads and rewrites texts.
 
-use grammar::{Severity, Diagnostic, has_errors, Program, Source, Span};
+use grammar::{Diagnostic, Program, Severity, Source, Span, has_errors};
 use passes::Settings;
 use serde_json::{Value, json};
 

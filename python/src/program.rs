@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    Binding, Source, TensorId, apply_bindings, has_errors,
-    ir::{self},
-};
+use grammar::{Binding, Source, TensorId, apply_bindings, has_errors, ir};
 use hir::PassError;
 use hir_plan::smallest_world;
 use pyo3::{exceptions::PyIndexError, prelude::*};

@@ -16,8 +16,7 @@ use super::{
     teams::position_in,
 };
 use grammar::{
-    Code, CommunicationType, Diagnostic, ExprId, Op, OpStmt, Span, Stmt, StmtId, TensorId, attr,
-    words::{self},
+    Code, CommunicationType, Diagnostic, ExprId, Op, OpStmt, Span, Stmt, StmtId, TensorId, attr, words,
 };
 
 impl PlanBuilder<'_> {

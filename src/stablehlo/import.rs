@@ -43,10 +43,7 @@ mod window;
 
 use std::sync::Arc;
 
-use grammar::{
-    Code, Diagnostic, ExprId, Op, Program, Span, TensorId,
-    ir::{self},
-};
+use grammar::{Code, Diagnostic, ExprId, Op, Program, Span, TensorId, ir};
 use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    DeviceDim,
-    ir::{self},
-};
+use grammar::{DeviceDim, ir};
 
 use crate::{
     tree::{Attribute, Operation},
