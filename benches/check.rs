@@ -8,7 +8,7 @@
 
 use std::{fmt::Write, process::ExitCode, time::Instant};
 
-use grammar::span::LineIndex;
+use grammar::LineIndex;
 use hir_check::{Checks, check};
 use hir_plan::limits::Limits;
 

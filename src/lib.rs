@@ -35,7 +35,7 @@
 //! # Ok::<(), String>(())
 //! ```
 
-pub use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, print, source::Source, span::Span};
+pub use grammar::{Code, Diagnostic, Program, Source, Span, print};
 pub use hir_certify::{Claim, Fault};
 pub use hir_check::{Finding, Report};
 pub use hir_driver::run::RunError;
@@ -52,7 +52,7 @@ pub use passes::{PassError, PipelineError};
 
 use std::path::PathBuf;
 
-use grammar::diagnostic::has_errors;
+use grammar::has_errors;
 use hir_certify::Settings;
 use hir_check::Checks;
 use hir_driver::{

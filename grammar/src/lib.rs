@@ -79,6 +79,26 @@ pub mod source;
 
 pub use hir_syntax::{ast, span, token};
 
+// What almost all packages name: programs, their operators and places, and diagnostics.
+pub use arena::{Arena, Id};
+pub use bindings::{Binding, apply_bindings};
+pub use codes::{Code, Severity};
+pub use collective::{Contribution, Members};
+pub use diagnostic::{Diagnostic, Fix, has_errors};
+pub use dtype::DType;
+pub use ir::{
+    Attr, Axis, AxisId, AxisKind, BlockId, DeviceDim, Domains, Expr, ExprId, For, Function, If, InfixOp,
+    Memory, Mesh, OpStmt, Operand, ParallelType, Place, PrefixOp, Program, Stmt, StmtId, Stream, StreamId,
+    SymbolId, Tensor, TensorId, Transform, UnitId,
+};
+pub use ops::{AccessMode, Arity, OPS, Op, OpClass, OpDef, OperandDef, TypeRule};
+pub use scalars::Scalars;
+pub use source::{Reader, Source};
+pub use span::{LineIndex, Span};
+pub use words::{
+    Algorithm, Backend, CommunicationType, MemoryType, P2pProtocol, P2pType, RedOp, ReductionOp,
+};
+
 pub use alike::summarise;
 pub use canonical::{print, print_commented, write, write_short};
 pub use constant_bytes::bytes_of;
@@ -95,8 +115,8 @@ pub use read::{read, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
 pub use rules::{
-    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
-    operand_map, permutation, result_dims, selected_dim, slice_takes_all,
+    Aliasing, AxesState, DimGroup, DimMap, OperandMap, OperandView, ResultDim, ScalarEvaluator,
+    dims_of_first_result, flagged_dims, operand_map, permutation, result_dims, selected_dim, slice_takes_all,
 };
 pub use shell_word::shell_word;
 pub use suggest::{count_text, escape_control, list_text, nearest, ordinal};

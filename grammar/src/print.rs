@@ -9,16 +9,14 @@ mod short;
 mod value;
 mod y2025;
 
-use crate::InvalidOption;
-use std::{fmt::Write, io, str::FromStr};
-
-use rustc_hash::FxHashMap;
-
 use crate::{
-    Named,
+    InvalidOption, Named,
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
     text::{Inline, Unparenthesized, axis_text, domain_clauses, expr_text, tensor_text, write_separated},
 };
+use std::{fmt::Write, io, str::FromStr};
+
+use rustc_hash::FxHashMap;
 
 /// The comment of a `Domains:` section of a program in which no tensor has other domains than its axes.
 pub const NO_DOMAINS: &str = "// every tensor has the axes of its text";

@@ -4,7 +4,10 @@ mod excerpt;
 mod github;
 mod visible;
 
-use crate::InvalidOption;
+use crate::{
+    InvalidOption, Named, codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log,
+    span::LineIndex, suggest::count_text,
+};
 use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 
 use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source};
@@ -12,10 +15,6 @@ use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source
 use self::excerpt::{Excerpt, excerpts};
 pub use self::github::github_error;
 pub use self::visible::visible_text;
-use crate::{
-    Named, codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log, span::LineIndex,
-    suggest::count_text,
-};
 
 /// How diagnostics with source excerpts look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

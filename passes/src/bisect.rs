@@ -4,7 +4,7 @@
 //! the saved programs then finds the first one that is not equivalent to the original. If a later pass undoes
 //! a miscompilation, the search does not find it, because it only starts if the last program is wrong.
 
-use grammar::ir::Program;
+use grammar::Program;
 
 use crate::{
     driver::{Settings, Verify, run},

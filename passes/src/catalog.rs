@@ -1,6 +1,6 @@
 //! The passes and pipelines that a tool knows by their names.
 
-use grammar::diagnostic::Diagnostic;
+use grammar::Diagnostic;
 
 use crate::{
     list,

@@ -12,13 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grammar::{
-    Dialect,
-    codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    keep_get_protocol, print, print_as, verify,
-};
+use grammar::{Code, Diagnostic, Dialect, Program, has_errors, keep_get_protocol, print, print_as, verify};
 
 use crate::{
     error::{PassError, PipelineError},

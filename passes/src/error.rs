@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{Code, Diagnostic};
 
 /// An error that stopped a pipeline.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The interface through which passes check semantic equivalence. The implementation runs programs, which
 //! this package cannot do.
 
-use grammar::{diagnostic::Diagnostic, ir::Program};
+use grammar::{Diagnostic, Program};
 
 use crate::pass::Pass;
 

@@ -2,14 +2,7 @@
 
 use std::fmt;
 
-use grammar::{
-    Named,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Program, TensorId},
-    list_text,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, Named, Program, Span, TensorId, list_text};
 use rustc_hash::FxHashSet;
 
 /// A pass over programs.

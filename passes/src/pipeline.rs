@@ -11,7 +11,7 @@ mod named;
 
 use std::fmt::{self, Display};
 
-use grammar::{codes::Code, diagnostic::Diagnostic, nearest, span::Span};
+use grammar::{Code, Diagnostic, Span, nearest};
 
 use crate::{
     list,

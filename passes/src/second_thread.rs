@@ -5,7 +5,7 @@ use std::{
     thread::{self, Builder},
 };
 
-use grammar::ir::Program;
+use grammar::Program;
 
 /// The number of statements from which on a second thread takes less time than it costs.
 const FEWEST_STMTS: usize = 1000;

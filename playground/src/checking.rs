@@ -1,13 +1,6 @@
 //! Plans and checks programs.
 
-use grammar::{
-    bindings::apply_bindings,
-    count_text,
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-    span::LineIndex,
-};
+use grammar::{Diagnostic, LineIndex, Program, Source, apply_bindings, count_text, has_errors};
 use hir_check::Checks;
 use hir_plan::{
     World, assume_scalars, smallest_world,

@@ -1,12 +1,6 @@
 //! Reads and rewrites texts.
 
-use grammar::{
-    codes::Severity,
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-    span::Span,
-};
+use grammar::{Diagnostic, Program, Severity, Source, Span, has_errors};
 use passes::Settings;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Arrays of numpy as tensors of hir, and back. Elements of float types of 16 or 8 bits pass as their bits (`uint16`, `uint8`); Python's part
 //! knows their type.
 
-use grammar::dtype::DType;
+use grammar::DType;
 use half::{
     bf16, f16,
     vec::{HalfBitsVecExt, HalfFloatVecExt},

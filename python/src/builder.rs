@@ -3,13 +3,8 @@
 use std::{collections::HashMap, mem, sync::Arc};
 
 use grammar::{
-    attr::OperandKind,
-    dtype::DType,
-    ir::{
-        Attr, AxisId, AxisKind, Domains, Expr, ExprId, Function, InfixOp, Mesh, OpStmt, Operand,
-        ParallelType, StmtId, Stream, StreamId, TensorId, Transform,
-    },
-    ops::{Arity, Op},
+    Arity, Attr, AxisId, AxisKind, DType, Domains, Expr, ExprId, Function, InfixOp, Mesh, Op, OpStmt,
+    Operand, ParallelType, StmtId, Stream, StreamId, TensorId, Transform, attr::OperandKind,
 };
 use hir_ir::build::ProgramBuilder;
 use pyo3::{exceptions::PyValueError, prelude::*};

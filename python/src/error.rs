@@ -1,9 +1,8 @@
 //! Errors as Python exceptions: `hir.HirError`, with the diagnostics as JSON lines if there are any.
 
 use grammar::{
-    diagnostic::Diagnostic,
+    Diagnostic, Source,
     render::{Format, Style, render},
-    source::Source,
 };
 use pyo3::{prelude::*, types::PyType};
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grammar::{diagnostic::Diagnostic, source::Source};
+use grammar::{Diagnostic, Source};
 use hir_hang::{
     diagnostics::{diagnostic, unreadable},
     files, report,

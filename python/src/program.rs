@@ -2,13 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    bindings::{Binding, apply_bindings},
-    diagnostic::has_errors,
-    ir::{self, TensorId},
-    source::Source,
-    span::LineIndex,
-};
+use grammar::{Binding, LineIndex, Source, TensorId, apply_bindings, has_errors, ir};
 use hir::PassError;
 use hir_check::Checks;
 use hir_plan::smallest_world;

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, sync::Arc};
 
-use grammar::{Named, dtype::DType, source::Source};
+use grammar::{DType, Named, Source};
 use hir_check::{Checks, OrderingModel};
 use hir_driver::{
     auto::{edits::Estimates, machine::MachineFlag},

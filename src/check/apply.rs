@@ -4,10 +4,7 @@ mod allocate;
 mod moves;
 mod on_stream;
 
-use grammar::{
-    ir::{Stmt, StmtId},
-    ops::Op,
-};
+use grammar::{Op, Stmt, StmtId};
 use hir_ir::edit::{Edit, Edits, LineChanges, NewStatement, NewStream, Place, StreamRef};
 
 use super::{

@@ -2,10 +2,7 @@
 //! branch swaps, the later one moves before the earlier one. Of two ranks that both send first, or receive first, one gets the other order. If
 //! one statement does so on all ranks, it and those behind it become a group.
 
-use grammar::{
-    ir::{Stmt, StmtId},
-    ops::Op,
-};
+use grammar::{Op, Stmt, StmtId};
 use hir_ir::edit::{Edit, NewStatement, Place};
 
 use super::editable_text::EditableText;

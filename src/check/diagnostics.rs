@@ -5,13 +5,7 @@ use std::{
     collections::BTreeSet,
 };
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Operand, Program, StmtId, TensorId},
-    source::Source,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, Operand, Program, Source, Span, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{

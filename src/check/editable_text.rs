@@ -3,11 +3,7 @@
 
 use std::{cell::OnceCell, collections::BTreeSet, ops::Deref, sync::Arc};
 
-use grammar::{
-    attr,
-    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-};
+use grammar::{AccessMode, BlockId, ExprId, Op, OpClass, Program, Stmt, StmtId, SymbolId, TensorId, attr};
 use hir_ir::{
     edit::ProgramText,
     streams::{StreamValue, captured_name},

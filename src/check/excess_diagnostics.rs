@@ -1,6 +1,6 @@
 //! Formats excess findings as diagnostics.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 
 use super::{
     diagnostics::{DiagnosticBuilder, format_occurrences},

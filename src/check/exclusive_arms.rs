@@ -1,9 +1,6 @@
 //! Which ranks execute the arms of branches: no rank executes both of one branch, or two whose predicates hold on different ranks.
 
-use grammar::{
-    ir::{BlockId, ExprId, Program, Stmt, StmtId},
-    scalars::Scalars,
-};
+use grammar::{BlockId, ExprId, Program, Scalars, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
 use super::editable_text::EditableText;

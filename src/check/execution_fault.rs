@@ -1,6 +1,6 @@
 //! Faults of a program that are about how an executor runs it, and not about the order of two accesses.
 
-use grammar::codes::Code;
+use grammar::Code;
 use hir_plan::{Plan, World, sync::SwappedCalls};
 
 /// The maximum of `CUDA_DEVICE_MAX_CONNECTIONS`.

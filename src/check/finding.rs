@@ -3,7 +3,7 @@
 use grammar::{InvalidOption, Named};
 use std::collections::BTreeSet;
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{

@@ -26,9 +26,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use grammar::{codes::Code, diagnostic::has_errors, ir::Program, source::Source, span::LineIndex};
+use grammar::{Code, LineIndex, Program, Source, has_errors};
 use hir_ir::{
     edit::{Edit, Edits},
+    search::Budget,
     streams::synchronized,
 };
 
@@ -47,7 +48,6 @@ use super::{
     removal::leaders,
     repair::Repair,
 };
-use hir_ir::search::Budget;
 use hir_plan::World;
 use key::FindingKey;
 pub use limit::FixLimit;

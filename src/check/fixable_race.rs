@@ -11,7 +11,7 @@ use super::{
     race_side::{RaceSide, stream_of},
     repair::{InsertionPoint, Repair},
 };
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use hir_plan::{Inst, InstKind, Plan, PlanStream, StreamNo};
 
 /// A race with the edits that its help proposes.

@@ -7,7 +7,7 @@ use super::{
     repair::Repair,
     written::{UnwrittenPart, WrittenElements},
 };
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use hir_plan::{BufferNo, InstKind};
 
 /// The maximum number of uses of a buffer that are examined.

@@ -1,7 +1,7 @@
 //! The places of a `Synchronize` that concern loops: before a loop instead of in each iteration, at the end of the
 //! iterations whose work is awaited, and in a loop that forks the streams of a later one.
 
-use grammar::ir::{Stmt, StmtId, Stream, StreamId};
+use grammar::{Stmt, StmtId, Stream, StreamId};
 use hir_ir::streams::{stream_set_by, synchronized};
 
 use super::{

@@ -1,7 +1,7 @@
 //! Finds elements that are read, or returned as an output, before anything has written them, and the outputs
 //! that values computed from them reach.
 
-use grammar::ops::Op;
+use grammar::Op;
 use rustc_hash::FxHashMap;
 
 use super::{

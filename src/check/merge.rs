@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
+use grammar::{Code, Diagnostic, Source};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{

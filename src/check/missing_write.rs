@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    expr_text,
-    ir::{Stmt, StmtId},
-    list_text,
-};
+use grammar::{Stmt, StmtId, expr_text, list_text};
 use rustc_hash::FxHashSet;
 
 use super::{

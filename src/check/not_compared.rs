@@ -1,6 +1,6 @@
 //! Why runs of two programs are not compared.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use hir_plan::sync::TooManyComms;
 

@@ -3,7 +3,7 @@
 
 use std::{cell::OnceCell, rc::Rc};
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::stream_waits::StreamWaits;

@@ -1,12 +1,7 @@
 //! Formats findings that are about the order of statements, and not about memory: deadlocks, the order of communicators,
 //! captures.
 
-use grammar::{
-    codes::Code,
-    diagnostic::{Diagnostic, Fix},
-    span::Span,
-    words::CommunicationType,
-};
+use grammar::{Code, CommunicationType, Diagnostic, Fix, Span};
 
 use super::{
     deadlock_edits,

@@ -1,6 +1,6 @@
 //! One side of a race, and its description in reports.
 
-use grammar::codes::Code;
+use grammar::Code;
 
 use super::{
     conflict::{Party, Race},

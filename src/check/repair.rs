@@ -1,7 +1,7 @@
 //! The edits that order two accesses. `apply` makes them in a text; the help of a finding describes what
 //! `apply` changes (`repair_help`).
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 
 use super::{
     plan_index::PlanIndex,

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, collections::BTreeSet};
 
-use grammar::{diagnostic::Fix, ir::StmtId, list_text};
+use grammar::{Fix, StmtId, list_text};
 use hir_ir::edit::{Edit, Edits, NewStatement, StreamRef};
 
 use super::{

@@ -10,7 +10,7 @@
 //! than such streams, a stream may wait for work behind it in its own queue, which other ranks wait for. Source: CUDA C++ Programming Guide,
 //! Environment variables, `CUDA_DEVICE_MAX_CONNECTIONS`.
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, PostedAgain};

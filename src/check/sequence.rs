@@ -4,7 +4,7 @@ mod kernels;
 
 use std::collections::BTreeSet;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
+use grammar::{Code, Diagnostic, Source, Span};
 use rustc_hash::FxHashSet;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::not_compared::NotCompared;
 use hir_plan::{BufferNo, IoBinding, Plan};

@@ -8,7 +8,7 @@ use super::{
     repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
     stream_work::is_work_of_stream,
 };
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use hir_plan::{Allocation, InstKind, Plan, PlanStream};
 
 /// How storage is freed with the models in which a free is work of a stream.

@@ -1,7 +1,7 @@
 //! The operand of an inserted `Synchronize`: the text names a stream by an expression of the loop indices if
 //! each iteration uses another stream.
 
-use grammar::ir::{ExprId, Operand, Stmt, StmtId, Stream, StreamId};
+use grammar::{ExprId, Operand, Stmt, StmtId, Stream, StreamId};
 use hir_ir::edit::StreamRef;
 
 use super::{editable_text::EditableText, repair::InsertionPoint};

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use hir_plan::{Plan, PlanStream, StreamNo, World};
 
 use super::{

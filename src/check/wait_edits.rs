@@ -1,10 +1,7 @@
 //! The places of a `Wait`: where one is inserted, and where one is moved, out of a branch or into a loop, because a second one for
 //! the same communication is an error (E0411).
 
-use grammar::{
-    ir::{Stmt, StmtId},
-    ops::OpClass,
-};
+use grammar::{OpClass, Stmt, StmtId};
 
 use super::{
     editable_text::EditableText,

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use hir_executor::{AttentionLibrary, Backend, ExecutorError, InProcessDevice, ProcessGroup, RankDevice};
+use hir_executor::{AttentionLibrary, Backend, InProcessDevice, ProcessGroup, RankDevice};
 use hir_plan::{World, timeline::cost::FusedInsts};
 
 use super::{
+    Result,
     device_assignment::assign_device,
     discover,
     executable::{fused_instructions, memory_report},
@@ -23,11 +24,11 @@ impl Backend for Cuda {
         set_environment();
     }
 
-    fn device_names(&self) -> Result<Vec<String>, ExecutorError> {
+    fn device_names(&self) -> Result<Vec<String>> {
         discover::device_names()
     }
 
-    fn assign_device(&self, peers: &dyn ProcessGroup) -> Result<Box<dyn RankDevice>, ExecutorError> {
+    fn assign_device(&self, peers: &dyn ProcessGroup) -> Result<Box<dyn RankDevice>> {
         Ok(Box::new(assign_device(peers)?))
     }
 
@@ -36,7 +37,7 @@ impl Backend for Cuda {
         ordinal: usize,
         peers: &dyn ProcessGroup,
         attention: Option<Arc<dyn AttentionLibrary>>,
-    ) -> Result<Arc<dyn InProcessDevice>, ExecutorError> {
+    ) -> Result<Arc<dyn InProcessDevice>> {
         Ok(Arc::new(InProcessGpu::open(ordinal, peers, attention)?))
     }
 

@@ -6,10 +6,10 @@
 use std::ffi::c_void;
 
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
-use grammar::{dtype::DType, words::CommunicationType};
+use grammar::{CommunicationType, DType};
 
 use super::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     comm_order::CommOrder,
     device::Stream,
     library::{self, Nccl},
@@ -51,7 +51,7 @@ pub(super) struct CommCache(Vec<(Communicator, Option<CommHandle>)>);
 
 impl CommCache {
     /// Destroys all communicators. All ranks have to call this while nothing runs.
-    pub fn destroy_all(&mut self) -> Result<(), ExecutorError> {
+    pub fn destroy_all(&mut self) -> Result<()> {
         for (_, comm) in self.0.drain(..) {
             let Some(comm) = comm else { continue };
             let nccl = library::nccl()?;
@@ -73,11 +73,7 @@ pub(super) struct Communicators {
 
 impl Communicators {
     /// Creates all communicators of the job that are not in `joined`. All ranks have to call this.
-    pub fn new(
-        world: &World,
-        peers: &dyn ProcessGroup,
-        joined: &mut CommCache,
-    ) -> Result<Self, ExecutorError> {
+    pub fn new(world: &World, peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self> {
         let mut teams: Vec<&Communicator> = Vec::new();
         for it in world.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
             if !teams.contains(&it) {
@@ -172,7 +168,7 @@ impl NcclGroup {
     }
 
     /// Issues the calls.
-    pub fn issue(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn issue(&self, stream: Stream) -> Result<()> {
         let nccl = library::nccl()?;
         if let [call] = self.calls.as_slice() {
             return self.call(nccl, call, stream);
@@ -186,7 +182,7 @@ impl NcclGroup {
         nccl.check("ncclGroupEnd", unsafe { (nccl.ncclGroupEnd)() })
     }
 
-    fn call(&self, nccl: &Nccl, call: &NcclCall, stream: Stream) -> Result<(), ExecutorError> {
+    fn call(&self, nccl: &Nccl, call: &NcclCall, stream: Stream) -> Result<()> {
         let (comm, stream) = (self.comm.0, stream.0.cast());
         let source = |it: u64| it as *const c_void;
         let target = |it: u64| it as *mut c_void;

@@ -153,7 +153,7 @@ fn posted_comms(plan: &Plan) -> VecDeque<PostedComm<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use grammar::source::Source;
+    use grammar::Source;
 
     use super::*;
     use hir_plan::plans_of_text;

@@ -14,7 +14,7 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{
-    ExecutorError,
+    ExecutorError, Result,
     discover::{handle, name},
     library::{self, Driver},
 };
@@ -81,7 +81,7 @@ impl Device {
     ///
     /// # Errors
     /// The GPU does not start or is too old.
-    pub fn open(ordinal: usize) -> Result<Self, ExecutorError> {
+    pub fn open(ordinal: usize) -> Result<Self> {
         let driver = library::driver()?;
         let device = handle(driver, ordinal as c_int)?;
         let mut context: sys::CUcontext = std::ptr::null_mut();
@@ -131,7 +131,7 @@ impl Device {
     }
 
     /// Makes the context current on this thread.
-    pub fn make_current(&self) -> Result<(), ExecutorError> {
+    pub fn make_current(&self) -> Result<()> {
         // SAFETY: the context is never released.
         let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
         self.driver.check("cuCtxSetCurrent", status)
@@ -141,7 +141,7 @@ impl Device {
     ///
     /// # Errors
     /// It is not.
-    pub fn check_memory(&self, name: &str, address: u64, bytes: usize) -> Result<(), ExecutorError> {
+    pub fn check_memory(&self, name: &str, address: u64, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Device {
 
     /// Checks that a stream of the caller is not being captured: a graph of the caller cannot contain runs, whose signals
     /// have new values each time.
-    pub fn check_not_captured(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn check_not_captured(&self, stream: Stream) -> Result<()> {
         let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the pointer is to a live status; the stream is one of the context.
         let status = unsafe { (self.driver.cuStreamIsCapturing)(stream.0, &raw mut state) };
@@ -177,7 +177,7 @@ impl Device {
     }
 
     /// Returns a non-blocking stream. An `urgent` stream, for communication, has the highest priority.
-    pub fn stream(&self, urgent: bool) -> Result<Stream, ExecutorError> {
+    pub fn stream(&self, urgent: bool) -> Result<Stream> {
         self.resources.borrow_mut().streams[usize::from(urgent)].take(|| {
             let mut stream = std::ptr::null_mut();
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
@@ -196,7 +196,7 @@ impl Device {
     }
 
     /// Returns an event for ordering; with `timing`, one that also measures time.
-    pub fn event(&self, timing: bool) -> Result<Event, ExecutorError> {
+    pub fn event(&self, timing: bool) -> Result<Event> {
         self.resources.borrow_mut().events[usize::from(timing)].take(|| {
             let mut event = std::ptr::null_mut();
             let plain = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint;
@@ -209,20 +209,20 @@ impl Device {
     }
 
     /// Records an event after the work on the stream.
-    pub fn record(&self, event: Event, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn record(&self, event: Event, stream: Stream) -> Result<()> {
         // SAFETY: both handles come from this device and are never destroyed.
         self.driver.check("cuEventRecord", unsafe { (self.driver.cuEventRecord)(event.0, stream.0) })
     }
 
     /// Makes the stream wait for the last record of the event.
-    pub fn wait_event(&self, stream: Stream, event: Event) -> Result<(), ExecutorError> {
+    pub fn wait_event(&self, stream: Stream, event: Event) -> Result<()> {
         // SAFETY: as `record`.
         let status = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
         self.driver.check("cuStreamWaitEvent", status)
     }
 
     /// Returns the microseconds between two completed events.
-    pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64, ExecutorError> {
+    pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64> {
         let mut milliseconds = 0f32;
         // SAFETY: as `record`; the pointer is to a live float.
         let status = unsafe { (self.driver.cuEventElapsedTime)(&raw mut milliseconds, from.0, to.0) };
@@ -231,7 +231,7 @@ impl Device {
     }
 
     /// Returns true if all work on the stream is complete.
-    pub fn is_idle(&self, stream: Stream) -> Result<bool, ExecutorError> {
+    pub fn is_idle(&self, stream: Stream) -> Result<bool> {
         // SAFETY: the stream comes from this device.
         let status = unsafe { (self.driver.cuStreamQuery)(stream.0) };
         if status == sys::cudaError_enum::CUDA_ERROR_NOT_READY as u32 {
@@ -242,7 +242,7 @@ impl Device {
     }
 
     /// Blocks the host until the stream is complete.
-    pub fn synchronize(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn synchronize(&self, stream: Stream) -> Result<()> {
         // SAFETY: the stream comes from this device.
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
@@ -257,7 +257,7 @@ impl Device {
         &self,
         cubin: &[u8],
         kernels: &[(String, BlockShape)],
-    ) -> Result<Vec<KernelFunction>, ExecutorError> {
+    ) -> Result<Vec<KernelFunction>> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a complete cubin from NVRTC; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
@@ -292,7 +292,7 @@ impl Device {
         block: u32,
         parameters: &[u64],
         stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         let mut pointers: [*mut c_void; 1] = [parameters.as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes one structure, and `parameters` holds all of it (the sources of the
         // kernels and the functions that fill the words are in the same files). The driver copies it before
@@ -316,7 +316,7 @@ impl Device {
     }
 
     /// Returns the CUDA IPC handle by which other processes of the host map an allocation.
-    pub fn export_ipc(&self, address: u64) -> Result<[u8; 64], ExecutorError> {
+    pub fn export_ipc(&self, address: u64) -> Result<[u8; 64]> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the address is the start of an allocation and the pointer is to a live handle.
         let status = unsafe { (self.driver.cuIpcGetMemHandle)(&raw mut handle, address) };
@@ -325,7 +325,7 @@ impl Device {
     }
 
     /// Maps an allocation of another rank by CUDA IPC; `theirs` is its address on that rank.
-    pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, ExecutorError> {
+    pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64> {
         let mut resources = self.resources.borrow_mut();
         if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.peer_address) == (rank, theirs)) {
             return Ok(it.address);

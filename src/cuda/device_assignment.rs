@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ExecutorError, Gpu, ProcessGroup, check_environment, check_shared_environment, discover, exchange::gather,
+    ExecutorError, Gpu, ProcessGroup, Result, check_environment, check_shared_environment, discover,
+    exchange::gather,
 };
 
 /// Environment variable that lets ranks share GPUs if it is 1. It serves to try a job that communicates by
@@ -15,7 +16,7 @@ const SHARE_GPUS_VARIABLE: &str = "HIR_SHARE_GPUS";
 ///
 /// # Errors
 /// A rank has no driver or no GPU, its environment is not that of `set_environment`, two ranks have the same GPU, or a rank does not answer.
-pub(super) fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, ExecutorError> {
+pub(super) fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu> {
     peers.report_phase("finding its GPU");
     let shared = shares_gpus();
     let host = discover::host_id();
@@ -33,7 +34,7 @@ pub(super) fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, ExecutorErr
 ///
 /// # Errors
 /// As for `assign_device`.
-pub(super) fn check_device(ordinal: usize, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+pub(super) fn check_device(ordinal: usize, peers: &dyn ProcessGroup) -> Result<()> {
     let found = check_shared_environment().and_then(|()| discover::device(ordinal));
     compare_devices(peers, &found, &discover::host_id())?;
     found.map(drop)
@@ -44,11 +45,7 @@ fn shares_gpus() -> bool {
 }
 
 /// Compares the GPUs of all ranks: the ordinal and the UUID of each, or the reason why it has none.
-fn compare_devices(
-    peers: &dyn ProcessGroup,
-    found: &Result<(usize, String), ExecutorError>,
-    host: &str,
-) -> Result<(), ExecutorError> {
+fn compare_devices(peers: &dyn ProcessGroup, found: &Result<(usize, String)>, host: &str) -> Result<()> {
     // The host name suffices in messages.
     let host = host.split(' ').next().unwrap_or_default().to_owned();
     let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(Clone::clone);
@@ -67,7 +64,7 @@ fn compare_devices(
 struct RankDevice {
     host: String,
     /// The UUID of its GPU, or the reason why it has none.
-    gpu: Result<String, ExecutorError>,
+    gpu: Result<String>,
 }
 
 /// Returns what is wrong with the GPUs of the ranks; `devices` is indexed by rank.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use cudarc::driver::sys;
 
 use super::{
-    ExecutorError,
+    ExecutorError, Result,
     library::{self, Driver},
 };
 
@@ -16,7 +16,7 @@ const OLDEST_DRIVER: i32 = 12030;
 ///
 /// # Errors
 /// There is no driver, it is too old, or it finds no GPU.
-pub fn device_names() -> Result<Vec<String>, ExecutorError> {
+pub fn device_names() -> Result<Vec<String>> {
     let driver = library::driver()?;
     let version = driver_version(driver)?;
     if version < OLDEST_DRIVER {
@@ -39,7 +39,7 @@ pub fn device_names() -> Result<Vec<String>, ExecutorError> {
 }
 
 /// Returns the version of CUDA that the driver supports: 13000 for 13.0.
-pub(super) fn driver_version(driver: &Driver) -> Result<c_int, ExecutorError> {
+pub(super) fn driver_version(driver: &Driver) -> Result<c_int> {
     let mut version: c_int = 0;
     // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
     driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
@@ -47,7 +47,7 @@ pub(super) fn driver_version(driver: &Driver) -> Result<c_int, ExecutorError> {
 }
 
 /// Returns the handle of a GPU.
-pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, ExecutorError> {
+pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice> {
     let mut device: sys::CUdevice = 0;
     // SAFETY: the pointer is to a live handle.
     driver.check("cuDeviceGet", unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal) })?;
@@ -55,7 +55,7 @@ pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, E
 }
 
 /// Returns the name of a GPU.
-pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, ExecutorError> {
+pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String> {
     let mut text = [0u8; 128];
     // SAFETY: the buffer has the length that is passed; the driver terminates what it writes.
     let status = unsafe { (driver.cuDeviceGetName)(text.as_mut_ptr().cast(), text.len() as c_int, device) };
@@ -65,7 +65,7 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Exe
 }
 
 /// Returns the UUID of a GPU.
-pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], ExecutorError> {
+pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16]> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the device is valid and the pointer is to a live identifier.
     driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
@@ -77,7 +77,7 @@ pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], E
 ///
 /// # Errors
 /// Those of `device_names`, or the host has too few GPUs.
-pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String), ExecutorError> {
+pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String)> {
     let names = device_names()?;
     // A launcher that assigns each process its own GPU makes only that one visible.
     let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
@@ -100,7 +100,7 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
 ///
 /// # Errors
 /// Those of `device_names`, or there is no such GPU.
-pub(super) fn device(ordinal: usize) -> Result<(usize, String), ExecutorError> {
+pub(super) fn device(ordinal: usize) -> Result<(usize, String)> {
     if ordinal >= device_names()?.len() {
         return Err(ExecutorError::Environment(format!("this process has no GPU {ordinal}")));
     }

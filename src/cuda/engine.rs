@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     buffer_assignment::PortMemory,
     comm::Communicators,
     device::{Device, Event, ResourceMark, Stream},
@@ -114,7 +114,7 @@ impl Engine {
         device: Rc<Device>,
         libraries: &mut LibraryState,
         again: bool,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let engine = Self::with_ports(world, peers, device, libraries, again, PortMemory::Segments)?;
         engine.warm_up(peers)?;
         peers.barrier()?;
@@ -129,7 +129,7 @@ impl Engine {
         libraries: &mut LibraryState,
         again: bool,
         ports: PortMemory,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let rank = peers.rank();
         let plan = world.get(rank).filter(|_| world.len() == peers.world()).ok_or_else(|| {
             ExecutorError::Environment(format!(
@@ -173,7 +173,7 @@ impl Engine {
 
     /// Prepares for another program of the job that has the same plans. The epoch and the signals keep their
     /// values. All ranks have to call this.
-    pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<()> {
         self.device.release(&self.resource_mark, peers)?;
         (self.base_epoch, self.delays) = (self.epoch, None);
         self.use_own_algorithms();
@@ -205,7 +205,7 @@ impl Engine {
     }
 
     /// Begins a run: all streams wait for the main stream.
-    fn begin(&mut self, mode: IssueMode) -> Result<(), ExecutorError> {
+    fn begin(&mut self, mode: IssueMode) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), mode == IssueMode::Checked);
         if matches!(mode, IssueMode::Captured { .. }) && self.executable.kernels_read_epoch {
@@ -232,7 +232,7 @@ impl Engine {
     }
 
     /// Issues the whole plan once. Returns the operations on signals that were captured.
-    fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>, ExecutorError> {
+    fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>> {
         self.begin(mode)?;
         let mut captured = Vec::new();
         for (number, scheduled) in self.executable.commands.iter().enumerate() {
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     /// Ends a run: the main stream waits for all others.
-    fn join_streams(&self) -> Result<(), ExecutorError> {
+    fn join_streams(&self) -> Result<()> {
         self.progress.issued_all(self.run_index());
         for (stream, end) in self.executable.streams.iter().zip(&self.end_events).skip(1) {
             self.device.record(*end, *stream)?;
@@ -261,7 +261,7 @@ impl Engine {
         scheduled: &ScheduledCommand,
         mode: IssueMode,
         captured: &mut Vec<CapturedSignals>,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         self.progress.issue(self.run_index(), scheduled.inst);
         let (device, stream) = (&self.device, scheduled.stream.stream);
         match &scheduled.command {
@@ -296,25 +296,25 @@ impl Engine {
     }
 
     /// Makes a stream record that it has completed a command.
-    fn mark_progress(&self, stream: LogicalStream, command: usize) -> Result<(), ExecutorError> {
+    fn mark_progress(&self, stream: LogicalStream, command: usize) -> Result<()> {
         self.device.write_value(self.progress.marker_address(stream.index), command as u32 + 1, stream.stream)
     }
 
     /// Makes the main stream record that the run is complete.
-    fn count_run(&self) -> Result<(), ExecutorError> {
+    fn count_run(&self) -> Result<()> {
         let complete = self.epoch.wrapping_sub(self.base_epoch);
         self.device.write_value(self.progress.run_counter_address(), complete, self.main_stream)
     }
 
     /// Waits until all issued work is complete. The watchdog of the job decides whether that takes too long.
-    fn synchronize(&self) -> Result<(), ExecutorError> {
+    fn synchronize(&self) -> Result<()> {
         self.wait_on_host(self.main_stream)?;
         self.progress.end();
         Ok(())
     }
 
     /// Waits until a stream has finished the work that is issued.
-    fn wait_on_host(&self, stream: Stream) -> Result<(), ExecutorError> {
+    fn wait_on_host(&self, stream: Stream) -> Result<()> {
         let begin = Instant::now();
         loop {
             if self
@@ -350,7 +350,7 @@ impl Engine {
 
     /// Separates two runs. All ranks complete the last run before any of them touches inputs and outputs, and
     /// all finish that before any begins the next run.
-    fn reset_between_runs(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    fn reset_between_runs(&mut self, peers: &dyn ProcessGroup) -> Result<()> {
         self.rank_barrier(peers)?;
         self.poison()?;
         self.restore()?;
@@ -365,7 +365,7 @@ impl Engine {
 
     /// Makes the main streams of all ranks wait for each other: on the GPUs if possible, and otherwise on the hosts,
     /// after the work that has been issued.
-    fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<()> {
         if self.plan().world == 1 {
             return Ok(());
         }
@@ -377,7 +377,7 @@ impl Engine {
     }
 
     /// Makes the main streams of all ranks wait for each other on the GPUs. The memory of all ranks is mapped.
-    fn device_barrier(&mut self) -> Result<(), ExecutorError> {
+    fn device_barrier(&mut self) -> Result<()> {
         let (rank, world) = (self.plan().rank, self.plan().world);
         self.barrier_count = self.barrier_count.wrapping_add(1);
         let (number, most) = (u64::from(self.barrier_count), BARRIER_BLOCK as usize);

@@ -8,7 +8,7 @@
 //! stays NaN (cuBLASLt 13.1 on an H200). A sum is rounded once, where a stored product would be rounded before it is added. cuBLASLt may choose
 //! another algorithm for a product with an epilogue, which adds the terms in another order.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 use rustc_hash::FxHashMap;
 
 use hir_plan::{Arg, BufferNo, Gemm, Inst, InstKind, PeerCollective, StreamNo, View};

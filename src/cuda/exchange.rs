@@ -2,13 +2,10 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{ExecutorError, ProcessGroup};
+use super::{ExecutorError, ProcessGroup, Result};
 
 /// Sends a value to all ranks and returns those of all ranks, by rank.
-pub(crate) fn gather<T: Serialize + DeserializeOwned>(
-    peers: &dyn ProcessGroup,
-    mine: &T,
-) -> Result<Vec<T>, ExecutorError> {
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(peers: &dyn ProcessGroup, mine: &T) -> Result<Vec<T>> {
     let mine = postcard::to_allocvec(mine)
         .map_err(|it| ExecutorError::Internal(format!("cannot encode a message: {it}")))?;
     let decode = |bytes: Vec<u8>| {

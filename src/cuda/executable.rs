@@ -1,7 +1,7 @@
 //! Lowers a plan to commands: each is one call whose arguments are all known.
 
 use super::{
-    CONNECTIONS, ExecutorError,
+    CONNECTIONS, ExecutorError, Result,
     buffer_assignment::REGISTER_BASE,
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
@@ -10,9 +10,9 @@ use super::{
     matmul::{CublasLtHandle, MatmulDesc},
     memory::DeviceMemory,
 };
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::AttentionLibrary;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -92,6 +92,15 @@ struct ExecutableBuilder<'a> {
     notes: Vec<String>,
 }
 
+/// What is lowered, and where: the number of an instruction of the plan, the instruction or a part of it, and the stream of its
+/// commands.
+#[derive(Clone, Copy)]
+struct Site<'i> {
+    at: u32,
+    inst: &'i Inst,
+    stream: LogicalStream,
+}
+
 /// Scratch memory that the instructions of one stream use in turn.
 struct Scratch {
     stream: Stream,
@@ -146,7 +155,7 @@ pub(super) fn lower(
     comms: &Communicators,
     libraries: &mut LibraryState,
     main_stream: Stream,
-) -> Result<Executable, ExecutorError> {
+) -> Result<Executable> {
     let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, main_stream)?;
@@ -182,7 +191,7 @@ fn load_kernels(
     device: &Device,
     kernels: &Kernels,
     cubins: &mut FxHashMap<String, Vec<u8>>,
-) -> Result<Vec<KernelFunction>, ExecutorError> {
+) -> Result<Vec<KernelFunction>> {
     let source = kernels.source();
     let cubin = match cubins.get(&source) {
         Some(it) => it,
@@ -206,7 +215,7 @@ impl<'a> ExecutableBuilder<'a> {
         cublaslt: &'a mut Option<CublasLtHandle>,
         epoch_address: u64,
         logical_streams: Vec<LogicalStream>,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let waiting_blocks = count_waiting_blocks(memory.plans(), device.multiprocessors);
         let flags_per_run = count_flags(memory.plans());
         let event = |_| device.event(false);
@@ -242,7 +251,7 @@ impl<'a> ExecutableBuilder<'a> {
 
     /// Lowers all instructions. Returns those without a command of their own, each with the instruction whose
     /// command does their work.
-    fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, ExecutorError> {
+    fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>> {
         let plan = self.plan;
         let scope = FusionScope {
             rank: plan.rank,
@@ -261,20 +270,26 @@ impl<'a> ExecutableBuilder<'a> {
             if at < done {
                 continue;
             }
+            let site = self.site(at, inst)?;
             let range = self
-                .lower_peer_collective(at, inst, &role, &mut with_epilogue)
+                .lower_peer_collective(site, &role, &mut with_epilogue)
                 .map_err(|it| it.at_inst(plan, inst))?;
             if let Some((end, leader)) = range {
                 done = end;
                 fused.extend((at..done).filter(|it| *it != leader).map(|it| (it, leader)));
                 continue;
             }
-            let leader = self
-                .lower_with_role(at, inst, role, &mut with_epilogue)
-                .map_err(|it| it.at_inst(plan, inst))?;
+            let leader =
+                self.lower_with_role(site, role, &mut with_epilogue).map_err(|it| it.at_inst(plan, inst))?;
             fused.extend(leader.map(|it| (at, it)));
         }
         Ok(fused)
+    }
+
+    fn site<'i>(&self, at: u32, inst: &'i Inst) -> Result<Site<'i>> {
+        let stream = self.logical_streams.get(inst.stream as usize).copied();
+        let stream = stream.ok_or_else(|| ExecutorError::Internal(format!("no stream {}", inst.stream)))?;
+        Ok(Site { at, inst, stream })
     }
 
     /// Launches one kernel for the collective that begins at an instruction, if there is one and the executor has its
@@ -282,17 +297,15 @@ impl<'a> ExecutableBuilder<'a> {
     /// This instruction is added to `with_epilogue` if the kernel computes what follows the collective.
     fn lower_peer_collective(
         &mut self,
-        at: u32,
-        inst: &Inst,
+        site: Site<'_>,
         role: &FusionRole,
         with_epilogue: &mut FxHashSet<u32>,
-    ) -> Result<Option<(u32, u32)>, ExecutorError> {
+    ) -> Result<Option<(u32, u32)>> {
         let plan = self.plan;
         let all = &plan.peer_collectives;
-        let Ok(number) = all.binary_search_by_key(&(at as usize), |it| it.range.start) else {
+        let Ok(number) = all.binary_search_by_key(&(site.at as usize), |it| it.range.start) else {
             return Ok(None);
         };
-        let stream = self.logical_streams[inst.stream as usize];
         let leader = all[number].first_wait() as u32;
         let fused = match role {
             FusionRole::CollectiveLeader(rows, gathered) => {
@@ -307,18 +320,18 @@ impl<'a> ExecutableBuilder<'a> {
         if fused.is_some() {
             with_epilogue.insert(leader);
         } else if all[number].epilogue.is_some() {
-            self.notes.push(format!("{}: {NO_EPILOGUE}", plan.location(inst)));
+            self.note(site, NO_EPILOGUE);
         }
         let launch = match &all[number].phases {
             _ if fused.is_some() => fused,
-            PeerPhases::Memory(phases) => self.peer_memory_launch(phases, inst, stream)?,
+            PeerPhases::Memory(phases) => self.peer_memory_launch(phases, site)?,
             PeerPhases::Packets { format, index, phases } => {
-                Some(self.packet_launch((*format, *index), phases, inst)?)
+                Some(self.packet_launch((*format, *index), phases, site)?)
             }
         };
         let Some(launch) = launch else { return Ok(None) };
         self.kernels_read_epoch = true;
-        self.push_launch(leader, stream, Some(launch));
+        self.push_launch(Site { at: leader, ..site }, Some(launch));
         Ok(Some((all[number].range.end as u32, leader)))
     }
 
@@ -326,28 +339,27 @@ impl<'a> ExecutableBuilder<'a> {
     /// has no command of its own. `with_epilogue` has the products and collectives lowered so far that compute an epilogue.
     fn lower_with_role(
         &mut self,
-        at: u32,
-        inst: &Inst,
+        site: Site<'_>,
         role: FusionRole,
         with_epilogue: &mut FxHashSet<u32>,
-    ) -> Result<Option<u32>, ExecutorError> {
+    ) -> Result<Option<u32>> {
         match role {
             // The kernel of a collective has the epilogue, or nothing of it is fused.
             FusionRole::Unfused | FusionRole::CollectiveLeader(..) | FusionRole::GatherOf(_) => {
-                self.lower_inst(at, inst)?
+                self.lower_inst(site)?
             }
             FusionRole::Leader(launch) => {
-                self.push_launch(at, self.logical_streams[inst.stream as usize], Some(*launch));
+                self.push_launch(site, Some(*launch));
             }
             FusionRole::ProductWithEpilogue(follower) => {
-                if self.lower_with_epilogue(at, inst, follower)? {
-                    with_epilogue.insert(at);
+                if self.lower_with_epilogue(site, follower)? {
+                    with_epilogue.insert(site.at);
                 } else {
-                    self.lower_inst(at, inst)?;
+                    self.lower_inst(site)?;
                 }
             }
             FusionRole::EpilogueOf(it) if with_epilogue.contains(&it) => return Ok(Some(it)),
-            FusionRole::EpilogueOf(_) => self.lower_inst(at, inst)?,
+            FusionRole::EpilogueOf(_) => self.lower_inst(site)?,
             FusionRole::FusedInto(leader) => return Ok(Some(leader)),
         }
         Ok(None)
@@ -371,7 +383,17 @@ impl<'a> ExecutableBuilder<'a> {
         notes
     }
 
-    fn push(&mut self, inst: u32, stream: LogicalStream, command: Command) {
+    /// Returns the error for what the executor does not support.
+    fn unsupported(&self, site: Site<'_>, reason: impl Display) -> ExecutorError {
+        ExecutorError::unsupported(self.plan, site.inst, reason)
+    }
+
+    /// Notes something about an instruction.
+    fn note(&mut self, site: Site<'_>, text: impl Display) {
+        self.notes.push(format!("{}: {text}", self.plan.location(site.inst)));
+    }
+
+    fn push(&mut self, Site { at: inst, stream, .. }: Site<'_>, command: Command) {
         if let Command::Memset { bytes: 0, .. } | Command::Copy { bytes: 0, .. } = command {
             return;
         }
@@ -386,7 +408,7 @@ impl<'a> ExecutableBuilder<'a> {
         self.commands.get_mut(at).map(|it| &mut it.command)
     }
 
-    fn push_launch(&mut self, inst: u32, stream: LogicalStream, launch: Option<Launch>) {
+    fn push_launch(&mut self, site: Site<'_>, launch: Option<Launch>) {
         let Some(Launch { kernel, params, blocks }) = launch else { return };
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
         let most = match kernel {
@@ -403,10 +425,10 @@ impl<'a> ExecutableBuilder<'a> {
             Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) | Kernel::FewRows(_) => i32::MAX as u64,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
-        self.push(inst, stream, Command::Launch { function, grid, params: params.into_boxed_slice() });
+        self.push(site, Command::Launch { function, grid, params: params.into_boxed_slice() });
     }
 
-    fn device_view<'v>(&self, rank: usize, view: &'v View) -> Result<DeviceView<'v>, ExecutorError> {
+    fn device_view<'v>(&self, rank: usize, view: &'v View) -> Result<DeviceView<'v>> {
         let number = (view.buffer as usize).checked_sub(self.plan.buffers.len());
         if let (true, Some((address, dtype))) =
             (rank == self.plan.rank, number.and_then(|it| self.temporaries.get(it)))
@@ -419,12 +441,12 @@ impl<'a> ExecutableBuilder<'a> {
         Ok(DeviceView { address, dtype, view })
     }
 
-    fn local_view<'v>(&self, view: &'v View) -> Result<DeviceView<'v>, ExecutorError> {
+    fn local_view<'v>(&self, view: &'v View) -> Result<DeviceView<'v>> {
         self.device_view(self.plan.rank, view)
     }
 
     /// Returns the address of the first word of a signal.
-    fn signal_address(&self, signal: &SignalId) -> Result<u64, ExecutorError> {
+    fn signal_address(&self, signal: &SignalId) -> Result<u64> {
         let base = self.memory.symmetric.get(signal.to).copied().filter(|it| *it != 0);
         match (base, self.memory.assignment.signal(signal)) {
             (Some(base), Some(slice)) => Ok(base + slice.offset as u64),
@@ -434,27 +456,24 @@ impl<'a> ExecutableBuilder<'a> {
 
     /// Returns the address of counters of blocks, of 4 bytes each. Each kernel resets those that it uses to 0, and a stream runs one
     /// kernel after another.
-    fn counters(&mut self, stream: LogicalStream, count: usize) -> Result<u64, ExecutorError> {
-        if let Some((address, known)) = self.counters.get(&stream.stream)
+    fn counters(&mut self, site: Site<'_>, count: usize) -> Result<u64> {
+        let stream = site.stream.stream;
+        if let Some((address, known)) = self.counters.get(&stream)
             && *known >= count
         {
             return Ok(*address);
         }
         let address = self.memory.allocate_scratch(self.device, 4 * count)?;
-        self.device.memset(address, 0, 4 * count, stream.stream)?;
-        self.counters.insert(stream.stream, (address, count));
+        self.device.memset(address, 0, 4 * count, stream)?;
+        self.counters.insert(stream, (address, count));
         Ok(address)
     }
 
     /// Returns scratch memory for the duration of one instruction of a stream; `number` distinguishes several
     /// blocks of one instruction.
-    fn scratch_buffer(
-        &mut self,
-        stream: LogicalStream,
-        number: usize,
-        bytes: usize,
-    ) -> Result<u64, ExecutorError> {
-        let known = self.scratch.iter_mut().find(|it| it.stream == stream.stream && it.number == number);
+    fn scratch_buffer(&mut self, site: Site<'_>, number: usize, bytes: usize) -> Result<u64> {
+        let stream = site.stream.stream;
+        let known = self.scratch.iter_mut().find(|it| it.stream == stream && it.number == number);
         if let Some(scratch) = &known
             && scratch.bytes >= bytes
         {
@@ -463,7 +482,7 @@ impl<'a> ExecutableBuilder<'a> {
         let address = self.memory.allocate_temporary(self.device, bytes)?;
         match known {
             Some(scratch) => (scratch.address, scratch.bytes) = (address, bytes),
-            None => self.scratch.push(Scratch { stream: stream.stream, number, address, bytes }),
+            None => self.scratch.push(Scratch { stream, number, address, bytes }),
         }
         Ok(address)
     }

@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use super::{
-    ExecutorError,
+    Result,
     device::{Device, OwnedResource, Stream},
     signals::CapturedSignals,
 };
@@ -20,7 +20,7 @@ pub(super) struct Graph {
 
 impl Device {
     /// Begins to capture the work issued on a stream and on streams that are forked from it.
-    pub fn begin_capture(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn begin_capture(&self, stream: Stream) -> Result<()> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream comes from this device.
         let status = unsafe { (self.driver.cuStreamBeginCapture_v2)(stream.0, mode) };
@@ -28,7 +28,7 @@ impl Device {
     }
 
     /// Ends the capture and instantiates the graph. All forked streams must have been joined.
-    pub fn end_capture(&self, stream: Stream) -> Result<Graph, ExecutorError> {
+    pub fn end_capture(&self, stream: Stream) -> Result<Graph> {
         let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // Nodes keep the priority of the stream that they were captured from.
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -48,7 +48,7 @@ impl Device {
     }
 
     /// Launches a captured plan.
-    pub fn replay(&self, graph: &Graph, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn replay(&self, graph: &Graph, stream: Stream) -> Result<()> {
         // SAFETY: the graph was instantiated on this device for the current plan.
         self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     device::{Device, Stream},
     device_assignment::check_device,
     engine::CallerProgram,
@@ -56,7 +56,7 @@ impl InProcessGpu {
         ordinal: usize,
         peers: &dyn ProcessGroup,
         attention: Option<Arc<dyn AttentionLibrary>>,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         check_device(ordinal, peers)?;
         let device = Rc::new(Device::open(ordinal)?);
         let state = GpuState {
@@ -69,7 +69,7 @@ impl InProcessGpu {
     }
 
     /// Locks the state and makes its context current on this thread.
-    fn lock(&self) -> Result<MutexGuard<'_, GpuState>, ExecutorError> {
+    fn lock(&self) -> Result<MutexGuard<'_, GpuState>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.device.make_current()?;
         Ok(state)
@@ -82,7 +82,7 @@ impl InProcessDevice for InProcessGpu {
         world: &Arc<World>,
         peers: &dyn ProcessGroup,
         options: LoadOptions,
-    ) -> Result<Box<dyn InProcessProgram>, ExecutorError> {
+    ) -> Result<Box<dyn InProcessProgram>> {
         let mut guard = self.lock()?;
         let state = &mut *guard;
         // Runs follow each other, so all programs use the same streams.
@@ -111,7 +111,7 @@ impl InProcessProgram for GpuProgram {
         (issued, self.progress.completed_runs())
     }
 
-    fn run(&self, addresses: &[u64], stream: u64, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    fn run(&self, addresses: &[u64], stream: u64, peers: &dyn ProcessGroup) -> Result<()> {
         let mut guard = self.gpu.lock()?;
         let state = &mut *guard;
         for (it, address) in self.ports.buffers.iter().zip(addresses) {

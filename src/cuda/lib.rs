@@ -54,6 +54,9 @@ mod unsupported;
 pub use backend::CUDA;
 use engine::Engine;
 use hir_executor::{ExecutorError, ProcessGroup};
+
+/// What fails with an error of the executor, unless it says otherwise.
+type Result<T, E = ExecutorError> = std::result::Result<T, E>;
 pub use kernels::instances;
 use session::Gpu;
 
@@ -88,7 +91,7 @@ fn set_environment() {
 }
 
 /// Checks the part of the environment without which a program may block itself, for a process that other libraries share.
-fn check_shared_environment() -> Result<(), ExecutorError> {
+fn check_shared_environment() -> Result<()> {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.trim().parse::<usize>().ok());
     if number("CUDA_DEVICE_MAX_CONNECTIONS").is_none_or(|it| it < CONNECTIONS) {
         return Err(ExecutorError::Environment(format!(
@@ -107,7 +110,7 @@ fn check_shared_environment() -> Result<(), ExecutorError> {
 
 /// Checks that the environment is that of `set_environment`: with another one, results may differ, and streams may block
 /// each other.
-fn check_environment() -> Result<(), ExecutorError> {
+fn check_environment() -> Result<()> {
     let missing = ENVIRONMENT.iter().filter(|(name, value)| std::env::var(name).as_deref() != Ok(*value));
     let missing: Vec<String> = missing.map(|(name, value)| format!("{name}={value}")).collect();
     if missing.is_empty() {

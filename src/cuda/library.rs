@@ -18,7 +18,7 @@ use cudarc::{
 };
 use libloading::os::unix::Library;
 
-use super::ExecutorError;
+use super::{ExecutorError, Result};
 use search::{CUBLASLT, DRIVER, NCCL, NVRTC};
 
 mod search;
@@ -41,7 +41,7 @@ macro_rules! functions {
         $(const _: unsafe fn($($arg),*) -> $sys::$status = $sys::$function;)*
 
         impl $name {
-            fn load((library, path): (Library, String)) -> Result<Self, ExecutorError> {
+            fn load((library, path): (Library, String)) -> Result<Self> {
                 // The library stays open, so functions outlive every caller.
                 let library: &'static Library = Box::leak(Box::new(library));
                 Ok(Self {
@@ -54,7 +54,7 @@ macro_rules! functions {
     };
 }
 
-fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F, ExecutorError> {
+fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F> {
     // SAFETY: `functions!` requests each name with the signature of the C declaration; the library is never
     // closed.
     let found = unsafe { library.get::<F>(name) };
@@ -247,8 +247,8 @@ macro_rules! once {
         ///
         /// # Errors
         /// The library or one of its functions is missing.
-        pub(super) fn $function() -> Result<&'static $type, ExecutorError> {
-            static FOUND: OnceLock<Result<$type, ExecutorError>> = OnceLock::new();
+        pub(super) fn $function() -> Result<&'static $type> {
+            static FOUND: OnceLock<Result<$type>> = OnceLock::new();
             FOUND.get_or_init(|| $wanted.open().and_then($type::load)).as_ref().map_err(Clone::clone)
         }
     };
@@ -273,7 +273,7 @@ once! {
 
 impl Driver {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
@@ -290,7 +290,7 @@ impl Driver {
 
 impl Nvrtc {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<()> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.nvrtcGetErrorString)(status) });
         if status == 0 { Ok(()) } else { Err(ExecutorError::failed_call(function, status, &text())) }
@@ -299,7 +299,7 @@ impl Nvrtc {
 
 impl CublasLt {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<()> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.cublasLtGetStatusName)(status) });
         if status == 0 { Ok(()) } else { Err(ExecutorError::failed_call(function, status, &text())) }
@@ -308,7 +308,7 @@ impl CublasLt {
 
 impl Nccl {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<()> {
         if status == 0 {
             return Ok(());
         }

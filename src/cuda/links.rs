@@ -9,20 +9,20 @@ use std::ffi::c_int;
 use cudarc::driver::sys;
 
 use super::{
-    ExecutorError,
+    Result,
     device::Device,
     discover::{self, handle},
 };
 
 impl Device {
     /// Returns the UUID of this GPU.
-    pub fn uuid(&self) -> Result<[u8; 16], ExecutorError> {
+    pub fn uuid(&self) -> Result<[u8; 16]> {
         discover::uuid(self.driver, self.handle)
     }
 
     /// Returns whether this GPU reaches the GPU with a UUID over NVLink, or is that GPU. Returns false if this
     /// process does not see the other GPU, since the driver then cannot tell.
-    pub fn has_nvlink_to(&self, peer: &[u8]) -> Result<bool, ExecutorError> {
+    pub fn has_nvlink_to(&self, peer: &[u8]) -> Result<bool> {
         if self.uuid()? == peer {
             return Ok(true);
         }

@@ -8,11 +8,11 @@
 use std::{ffi::c_void, mem::size_of};
 
 use cudarc::cublaslt::sys;
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::MatmulAlgorithm;
 
 use super::{
-    ExecutorError,
+    Result,
     device::Stream,
     library::{self, CublasLt},
 };
@@ -59,7 +59,7 @@ pub(super) struct PreparedMatmul {
 
 impl CublasLtHandle {
     /// Opens cuBLASLt and creates a handle.
-    pub fn new() -> Result<Self, ExecutorError> {
+    pub fn new() -> Result<Self> {
         let library = library::cublaslt()?;
         let mut handle = std::ptr::null_mut();
         let mut preference = std::ptr::null_mut();
@@ -78,7 +78,7 @@ impl CublasLtHandle {
     }
 
     /// Returns the version of cuBLASLt.
-    pub fn library_version() -> Result<String, ExecutorError> {
+    pub fn library_version() -> Result<String> {
         // SAFETY: no arguments.
         let version = unsafe { (library::cublaslt()?.cublasLtGetVersion)() };
         Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
@@ -90,11 +90,7 @@ impl CublasLtHandle {
         format!("cuBLASLt {version} ({})", self.library.path)
     }
 
-    fn prefer<T: Copy>(
-        &self,
-        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
-        value: &T,
-    ) -> Result<(), ExecutorError> {
+    fn prefer<T: Copy>(&self, attribute: sys::cublasLtMatmulPreferenceAttributes_t, value: &T) -> Result<()> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the preference is live; callers pass a value of the attribute's type, and its size is
         // passed.
@@ -116,8 +112,8 @@ impl CublasLtHandle {
         desc: &MatmulDesc,
         addresses: [u64; 3],
         bias: u64,
-        workspace: impl FnOnce(usize) -> Result<(u64, usize), ExecutorError>,
-    ) -> Result<Option<PreparedMatmul>, ExecutorError> {
+        workspace: impl FnOnce(usize) -> Result<(u64, usize)>,
+    ) -> Result<Option<PreparedMatmul>> {
         use sys::cublasComputeType_t as Compute;
         use sys::cudaDataType_t as Type;
         let kind = |dtype: DType| match dtype {
@@ -191,7 +187,7 @@ impl CublasLtHandle {
         operation: sys::cublasLtMatmulDesc_t,
         attribute: sys::cublasLtMatmulDescAttributes_t,
         value: &T,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the descriptor is live; callers pass a value of the attribute's type, and its size is
         // passed.
@@ -206,7 +202,7 @@ impl CublasLtHandle {
         matrix: Matrix,
         kind: sys::cudaDataType_t,
         batch: usize,
-    ) -> Result<sys::cublasLtMatrixLayout_t, ExecutorError> {
+    ) -> Result<sys::cublasLtMatrixLayout_t> {
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live handle; the layout is never destroyed.
         let status = unsafe {
@@ -233,7 +229,7 @@ impl CublasLtHandle {
         layout: sys::cublasLtMatrixLayout_t,
         attribute: sys::cublasLtMatrixLayoutAttribute_t,
         value: &T,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the layout is live; callers pass a value of the attribute's type, and its size is passed.
         let status = unsafe {
@@ -263,7 +259,7 @@ impl PreparedMatmul {
     }
 
     /// Replaces an address, by its position in `addresses`. The new one has to be as well aligned.
-    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), ExecutorError> {
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<()> {
         let has_bias = self.bias.is_some() && position == self.addresses.len();
         match self.addresses.get_mut(position) {
             Some(it) => *it = address,
@@ -278,7 +274,7 @@ impl PreparedMatmul {
     }
 
     /// Issues the product on a stream.
-    pub fn issue(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn issue(&self, stream: Stream) -> Result<()> {
         let (one, zero) = (1f32, 0f32);
         let (one_double, zero_double) = (1f64, 0f64);
         let scale = |single: &f32, double: &f64| -> *const c_void {

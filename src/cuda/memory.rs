@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::{Class, DType};
+use grammar::{DType, dtype::Class};
 
 use super::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     buffer_assignment::{
         ALIGNMENT, BufferAssignment, BufferSlice, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment,
         SHARED_BASE, SHARED_DISTANCE, Segment, TEMPORARY_BASE,
@@ -46,7 +46,7 @@ impl DeviceMemory {
         rank: usize,
         stream: Stream,
         (layout, ports): (BufferAssignment, PortMemory),
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let own: &RankAssignment = layout
             .ranks
             .get(rank)
@@ -79,12 +79,7 @@ impl DeviceMemory {
     }
 
     /// Exports this rank's symmetric segment and maps those of the peers. All ranks have to call this.
-    pub fn map_peers(
-        &mut self,
-        device: &Device,
-        peers: &dyn ProcessGroup,
-        stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    pub fn map_peers(&mut self, device: &Device, peers: &dyn ProcessGroup, stream: Stream) -> Result<()> {
         if self.world.len() == 1 {
             return Ok(());
         }
@@ -164,7 +159,7 @@ impl DeviceMemory {
     }
 
     /// Returns the address of a rank's buffer; for memory of the caller and shared memory, the one that stands for it.
-    pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, ExecutorError> {
+    pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64> {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         slice
             .and_then(|it| self.slice_address(rank, it))
@@ -191,7 +186,7 @@ impl DeviceMemory {
     }
 
     /// Returns the address of a view's first element. The view has to lie inside its buffer.
-    pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, ExecutorError> {
+    pub fn view_address(&self, rank: usize, view: &View) -> Result<u64> {
         let outside = || ExecutorError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
             self.world.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
@@ -218,7 +213,7 @@ impl DeviceMemory {
     }
 
     /// As `allocate_scratch`, for memory of which nothing is kept from run to run. If the caller passes it, the address stands for it.
-    pub fn allocate_temporary(&mut self, device: &Device, bytes: usize) -> Result<u64, ExecutorError> {
+    pub fn allocate_temporary(&mut self, device: &Device, bytes: usize) -> Result<u64> {
         let Some(end) = self.temporary_end else { return self.allocate_scratch(device, bytes) };
         let start = end.next_multiple_of(ALIGNMENT);
         self.temporary_end = Some(start + bytes);
@@ -226,7 +221,7 @@ impl DeviceMemory {
     }
 
     /// Allocates additional memory for this rank.
-    pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, ExecutorError> {
+    pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64> {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }

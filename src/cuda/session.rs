@@ -8,14 +8,14 @@
 use std::{ffi::c_int, rc::Rc, sync::Arc};
 
 use super::{
-    Engine,
+    Engine, Result,
     device::{Device, ResourceMark},
     discover,
     engine::machine,
     library,
     library_state::LibraryState,
 };
-use hir_executor::{Executor, ExecutorError, Machine, ProcessGroup, RankDevice};
+use hir_executor::{Executor, Machine, ProcessGroup, RankDevice};
 use hir_plan::World;
 
 /// The GPU of this rank.
@@ -34,16 +34,12 @@ impl Gpu {
 }
 
 impl RankDevice for Gpu {
-    fn machine(&self) -> Result<Machine, ExecutorError> {
+    fn machine(&self) -> Result<Machine> {
         let driver = library::driver()?;
         machine(driver, discover::handle(driver, self.ordinal as c_int)?)
     }
 
-    fn executor(
-        &mut self,
-        world: &Arc<World>,
-        peers: &dyn ProcessGroup,
-    ) -> Result<&mut dyn Executor, ExecutorError> {
+    fn executor(&mut self, world: &Arc<World>, peers: &dyn ProcessGroup) -> Result<&mut dyn Executor> {
         // The texts of a program may differ in white space between ranks. Comparing plans detects different
         // line numbers.
         let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(world));

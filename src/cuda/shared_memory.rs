@@ -4,7 +4,7 @@
 //! one segment is enough for all programs: the largest one decides its size.
 
 use super::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     device::{Device, Stream},
     exchange::gather,
 };
@@ -41,7 +41,7 @@ impl SharedMemory {
         peers: &dyn ProcessGroup,
         stream: Stream,
         (bytes, keeps_old): (usize, bool),
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         device.synchronize(stream)?;
         // Ranks may differ in what they have captured. Behind the exchange, no other rank accesses this rank's memory.
         let all = gather(peers, &(bytes, keeps_old))?;

@@ -17,7 +17,7 @@
 use cudarc::driver::sys;
 
 use super::{
-    ExecutorError,
+    Result,
     device::{Device, Stream},
 };
 
@@ -72,7 +72,7 @@ impl Device {
         signals: &SignalBatch,
         value: u32,
         stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         match (op, &signals.addresses[..]) {
             (SignalOp::Write, [signal]) => self.write_value(*signal, value, stream),
             (SignalOp::Wait, [signal]) => self.wait_value(*signal, value, stream),
@@ -80,13 +80,7 @@ impl Device {
         }
     }
 
-    fn batch_mem_op(
-        &self,
-        op: SignalOp,
-        flags: &[u64],
-        value: u32,
-        stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    fn batch_mem_op(&self, op: SignalOp, flags: &[u64], value: u32, stream: Stream) -> Result<()> {
         let mut operations = self.operations(op, flags, value);
         let count = operations.len() as u32;
         // SAFETY: signals lie in mapped segments and are aligned to 4 bytes; the operations are read before
@@ -103,7 +97,7 @@ impl Device {
         batch: &SignalBatch,
         value: u32,
         stream: Stream,
-    ) -> Result<CapturedSignals, ExecutorError> {
+    ) -> Result<CapturedSignals> {
         let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
         let (mut id, mut graph, mut count) = (0, std::ptr::null_mut(), 0);
         let (mut before, mut edges) = (std::ptr::null(), std::ptr::null());
@@ -150,7 +144,7 @@ impl Device {
         exec: sys::CUgraphExec,
         captured: &CapturedSignals,
         value: u32,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         let mut operations = self.operations(captured.op, &captured.batch.addresses, value);
         let params = self.mem_op_params(&mut operations);
         // SAFETY: the node belongs to the graph of `exec`; the operations are read before the call returns.

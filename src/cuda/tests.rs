@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     buffer_assignment::{ALIGNMENT, BufferAssignment, PortMemory, Segment, SignalSlice, Workspace},

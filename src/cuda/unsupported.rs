@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use hir_plan::ReduceOp;
 

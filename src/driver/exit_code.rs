@@ -1,9 +1,6 @@
 //! The exit code of each `JobFailure`. Verdicts and messages between ranks have the exit code that they stand for.
 
-use grammar::{
-    codes::{Check, Code},
-    diagnostic::Diagnostic,
-};
+use grammar::{Code, Diagnostic, codes::Check};
 use hir_executor::ExecutorError;
 use hir_process::exit::Exit;
 use hir_sim::SimError;

@@ -25,7 +25,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use grammar::{codes::Code, diagnostic::Diagnostic, sarif::Log, source::Source, visible_text};
+use grammar::{Code, Diagnostic, Source, sarif::Log, visible_text};
 
 use allowed::Allowed;
 use hir_process::{exit::Exit, input_file::InputFiles};

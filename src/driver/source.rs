@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use grammar::source::Source;
+use grammar::Source;
 use hir_hang::unpack_gzip;
 
 use crate::session::Session;

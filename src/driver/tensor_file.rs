@@ -11,10 +11,7 @@ use std::{
     str::FromStr,
 };
 
-use grammar::{
-    InvalidOption,
-    dtype::{Class, DType},
-};
+use grammar::{DType, InvalidOption, dtype::Class};
 
 use hir_process::{atomic_file, input_file::InputFiles};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};

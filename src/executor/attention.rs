@@ -1,6 +1,6 @@
 //! Attentions that a library of the process computes: PyTorch, in whose process the executor runs, has kernels of its own for them.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::ExecutorError;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{ExecutorError, ProcessGroup};
 use hir_plan::World;

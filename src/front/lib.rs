@@ -10,7 +10,7 @@
 //! assert_eq!(hir_front::source("ring.hir", "%HostIrContainer { () -> () :\n}\n").reader.name, "Host IR");
 //! ```
 
-use grammar::source::{HOST_IR, Reader, Source};
+use grammar::{Reader, Source, source::HOST_IR};
 
 /// The front ends. The first one that accepts a text reads it.
 pub static FRONT_ENDS: [&Reader; 2] = [&hir_stablehlo::READER, &HOST_IR];

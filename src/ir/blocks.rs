@@ -1,6 +1,6 @@
 //! Traverses the blocks and statements nested in a statement.
 
-use grammar::ir::{BlockId, For, Program, Stmt, StmtId};
+use grammar::{BlockId, For, Program, Stmt, StmtId};
 use rustc_hash::FxHashSet;
 
 /// Returns a block and all blocks nested in it, innermost first.

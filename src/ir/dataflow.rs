@@ -6,7 +6,7 @@
 //! in rounds over the whole program: to compute an inner loop again in each round of the outer one would take time that doubles with
 //! the depth.
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId};
+use grammar::{BlockId, Program, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
 use crate::blocks::has_iterations;

@@ -5,10 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use grammar::{
-    ir::{BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId},
-    ops::{Op, OpClass},
-};
+use grammar::{BlockId, ExprId, Op, OpClass, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{

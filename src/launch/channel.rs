@@ -21,7 +21,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_bytes::Bytes;
 
 use super::{
-    LaunchError,
+    LaunchError, Result,
     environment::LaunchInfo,
     message::{self, MAX_CONTENT, Message, Operation},
     rendezvous::{self, Address, Connection, SecretSource},
@@ -65,7 +65,7 @@ impl Channel {
         trust: &SecretSource,
         timeouts: Timeouts,
         stop: &dyn Fn() -> Option<LaunchError>,
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Self> {
         let (connections, run) =
             rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous, stop)?;
         Self::from_connections(launch, run, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
@@ -134,7 +134,7 @@ impl Channel {
     ///
     /// # Errors
     /// Returns the job's fault, or a fault that names ranks that are alive and do not call it.
-    pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, LaunchError> {
+    pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let shared = &self.shared;
         if let Some(fault) = self.fault() {
             return Err(fault);
@@ -182,10 +182,7 @@ impl Channel {
     ///
     /// # Errors
     /// Fails like `all_gather`, and if a rank sends bytes that do not decode to a `T`.
-    pub fn all_gather_values<T: Serialize + DeserializeOwned>(
-        &self,
-        mine: &T,
-    ) -> Result<Vec<T>, LaunchError> {
+    pub fn all_gather_values<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>> {
         let failed = |rank: usize, fault: &message::Malformed| {
             self.shared.record_fault(LaunchError::Protocol { rank, fault: fault.to_string() })
         };
@@ -202,7 +199,7 @@ impl Channel {
     ///
     /// # Errors
     /// Fails like `all_gather`, and if a rank sends more or fewer bytes.
-    pub fn gather(&self, mine: Vec<u8>, sizes: &[usize]) -> Result<Vec<Vec<u8>>, LaunchError> {
+    pub fn gather(&self, mine: Vec<u8>, sizes: &[usize]) -> Result<Vec<Vec<u8>>> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
@@ -221,7 +218,7 @@ impl Channel {
     }
 
     /// Sends this rank's contribution to rank 0, one piece per credit.
-    fn send_contribution(&self, operation: Operation, mine: &[u8]) -> Result<(), LaunchError> {
+    fn send_contribution(&self, operation: Operation, mine: &[u8]) -> Result<()> {
         let shared = &self.shared;
         for (more, piece) in pieces(mine) {
             shared.wait(|state| {
@@ -243,7 +240,7 @@ impl Channel {
         operation: Operation,
         mine: Vec<u8>,
         limit: impl Fn(usize) -> usize,
-    ) -> Result<Vec<Vec<u8>>, LaunchError> {
+    ) -> Result<Vec<Vec<u8>>> {
         let shared = &self.shared;
         let broken = |rank: usize, fault: &str| {
             shared.record_fault(LaunchError::Protocol { rank, fault: fault.to_owned() })
@@ -292,7 +289,7 @@ impl Channel {
     ///
     /// # Errors
     /// Fails like `all_gather`.
-    pub fn barrier(&self) -> Result<(), LaunchError> {
+    pub fn barrier(&self) -> Result<()> {
         self.all_gather(&[]).map(|_| ())
     }
 

@@ -3,7 +3,7 @@
 //! The variables of exactly one launcher are used. A mixture of the rank of one launcher and the size of
 //! another is a common error in jobs that are started inside other jobs.
 
-use super::LaunchError;
+use super::{LaunchError, Result};
 
 /// The rank of a process in its job, as its launcher sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub(super) fn rank_variable(launcher: &str) -> Option<&'static str> {
 ///
 /// # Errors
 /// Returns an error if the rank or the size of a launcher is missing or invalid.
-pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<LaunchInfo>, LaunchError> {
+pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<LaunchInfo>> {
     let set = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
     for family in LAUNCHERS {
         let LauncherVariables { name, .. } = family;
@@ -164,7 +164,7 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
 mod tests {
     use super::*;
 
-    fn found(variables: &[(&str, &str)]) -> Result<Option<LaunchInfo>, LaunchError> {
+    fn found(variables: &[(&str, &str)]) -> Result<Option<LaunchInfo>> {
         detect(|name| variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned()))
     }
 

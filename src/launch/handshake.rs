@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LaunchError, channel::Channel};
+use super::{Result, channel::Channel};
 
 /// The description of the job that a rank is about to run: titled texts. Ranks that agree have the same
 /// sections in the same order.
@@ -66,7 +66,7 @@ impl JobManifest {
 ///
 /// # Errors
 /// Fails like `Channel::all_gather`.
-pub fn compare_manifests(channel: &Channel, mine: &JobManifest) -> Result<Option<String>, LaunchError> {
+pub fn compare_manifests(channel: &Channel, mine: &JobManifest) -> Result<Option<String>> {
     let digests = channel.all_gather_values(&mine.digests())?;
     let Some((at, ranks)) = first_difference(&digests) else { return Ok(None) };
     let is_asked = channel.rank == 0 || ranks.first() == Some(&channel.rank);

@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LaunchError,
+    LaunchError, Result,
     channel::{Channel, Timeouts},
     environment::LaunchInfo,
     handshake::{self, JobManifest},
@@ -60,7 +60,7 @@ impl JobRank {
         variable: impl Fn(&str) -> Option<String>,
         report: ReportBuilder,
         end: EndProcess,
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Self> {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
         let stop = Stop::watch(Some(launch)).map_err(system)?;
         // MPICH names no job. On one host, the process of its launcher does.
@@ -92,11 +92,7 @@ impl JobRank {
     ///
     /// # Errors
     /// Returns the operating system's error if signal handlers or threads cannot be set up.
-    pub fn single_process(
-        timeout: Duration,
-        report: ReportBuilder,
-        end: EndProcess,
-    ) -> Result<Self, LaunchError> {
+    pub fn single_process(timeout: Duration, report: ReportBuilder, end: EndProcess) -> Result<Self> {
         let stop = Stop::watch(None).map_err(|fault| LaunchError::Environment(fault.to_string()))?;
         Self::with_channel(Channel::single_process(), stop, timeout, Arc::default(), report, end)
     }
@@ -108,7 +104,7 @@ impl JobRank {
         report_requested: Arc<AtomicBool>,
         report: ReportBuilder,
         end: EndProcess,
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Self> {
         let channel = Arc::new(channel);
         let progress = Arc::new(Mutex::new(RankProgress::default()));
         let shared = Arc::clone(&progress);
@@ -185,7 +181,7 @@ impl JobRank {
     ///
     /// # Errors
     /// Returns the job's fault.
-    pub fn compare_manifests(&self, manifest: &JobManifest) -> Result<Option<String>, LaunchError> {
+    pub fn compare_manifests(&self, manifest: &JobManifest) -> Result<Option<String>> {
         self.set_phase("comparing the programs with the other ranks");
         handshake::compare_manifests(&self.channel, manifest)
     }
@@ -202,7 +198,7 @@ impl JobRank {
         exit: Exit,
         summary: &str,
         last: bool,
-    ) -> Result<(ControlFlow<Exit, Exit>, Vec<RankEnd>), LaunchError> {
+    ) -> Result<(ControlFlow<Exit, Exit>, Vec<RankEnd>)> {
         // After a failure, reports show the phase in which this rank failed.
         if exit == Exit::Success {
             self.set_phase("finished, waiting for the other ranks");

@@ -54,6 +54,9 @@ use serde::{Deserialize, Serialize};
 
 use hir_process::exit::FailureExit;
 
+/// What the ranks of a job agree on, or why they are not connected.
+type Result<T, E = LaunchError> = std::result::Result<T, E>;
+
 /// The reason why the ranks of a job are not, or no longer, connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]

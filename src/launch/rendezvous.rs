@@ -13,7 +13,7 @@ use std::{
 use rustc_hash::FxHasher;
 
 use super::{
-    LaunchError,
+    LaunchError, Result,
     environment::LaunchInfo,
     message::Message,
     secret::{
@@ -77,10 +77,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// Returns an error if there are several hosts and no address is given, or if nothing distinguishes this job
 /// from others.
-pub fn address(
-    launch: &LaunchInfo,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Address, LaunchError> {
+pub fn address(launch: &LaunchInfo, variable: impl Fn(&str) -> Option<String>) -> Result<Address> {
     let set = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
     let port = |name: &str| match set(name).map(|text| (text.trim().parse::<u16>(), text)) {
         None => Ok(None),
@@ -196,10 +193,7 @@ impl SecretSource {
     ///
     /// # Errors
     /// Returns an error if the secret is not usable, or if ranks on several hosts have none.
-    pub fn from_environment(
-        address: &Address,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, LaunchError> {
+    pub fn from_environment(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         Ok(match secret::secret_origin(!address.is_multi_host, &variable)? {
             SecretOrigin::Given(secret) => Self::Secret(secret),
             SecretOrigin::Published => {
@@ -221,7 +215,7 @@ pub(super) fn connect(
     world: usize,
     patience: Duration,
     stop: &dyn Fn() -> Option<LaunchError>,
-) -> Result<(Vec<Connection>, u128), LaunchError> {
+) -> Result<(Vec<Connection>, u128)> {
     let deadline = Instant::now() + patience;
     match (world, rank) {
         (1, _) => Ok((Vec::new(), 0)),

@@ -8,7 +8,7 @@ use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::LaunchError;
+use super::{LaunchError, Result};
 
 pub mod published;
 
@@ -36,7 +36,7 @@ impl Secret {
     ///
     /// # Errors
     /// Returns an error if the operating system has no random numbers.
-    pub fn random() -> Result<Self, LaunchError> {
+    pub fn random() -> Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)
             .map_err(|fault| LaunchError::Environment(format!("cannot get random numbers: {fault}")))?;
@@ -62,7 +62,7 @@ impl Secret {
     ///
     /// # Errors
     /// Returns an error if the text is too short.
-    pub fn from_text(text: &str, origin: &str) -> Result<Self, LaunchError> {
+    pub fn from_text(text: &str, origin: &str) -> Result<Self> {
         let text = text.trim();
         if text.chars().count() < MIN_CHARACTERS {
             return Err(LaunchError::Environment(format!(
@@ -86,10 +86,7 @@ pub enum SecretOrigin {
 /// # Errors
 /// Returns an error if the secret is too short, if other users can read its file, or if there are several
 /// hosts and no secret.
-pub fn secret_origin(
-    is_one_host: bool,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<SecretOrigin, LaunchError> {
+pub fn secret_origin(is_one_host: bool, variable: impl Fn(&str) -> Option<String>) -> Result<SecretOrigin> {
     let set = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
     if let Some(text) = set(VARIABLE) {
         return Secret::from_text(&text, &format!("`{VARIABLE}`")).map(SecretOrigin::Given);
@@ -106,7 +103,7 @@ pub fn secret_origin(
     )))
 }
 
-fn read_file(path: &str) -> Result<Secret, LaunchError> {
+fn read_file(path: &str) -> Result<Secret> {
     let origin = format!("`{FILE_VARIABLE}`: `{path}`");
     let cannot = |fault: &dyn std::fmt::Display| {
         LaunchError::Environment(format!(

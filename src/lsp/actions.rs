@@ -3,7 +3,7 @@
 //! An edit of one diagnostic is part of the answer. The others are made when the user chooses them (`codeAction/resolve`), because
 //! they read or check the text several times.
 
-use grammar::{diagnostic::Diagnostic, span::Span};
+use grammar::{Diagnostic, Span};
 use lsp_types::{CodeAction, CodeActionKind, TextEdit, Uri, WorkspaceEdit};
 use serde::{Deserialize, Serialize};
 

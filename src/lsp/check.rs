@@ -10,13 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use grammar::{
-    bindings::apply_bindings,
-    diagnostic::Diagnostic,
-    ir::Program,
-    source::Source,
-    span::{LineIndex, Span},
-};
+use grammar::{Diagnostic, LineIndex, Program, Source, Span, apply_bindings};
 use hir_check::Checks;
 use hir_plan::{
     World, assume_scalars,

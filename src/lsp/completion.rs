@@ -1,10 +1,7 @@
 //! What can be written at a position: operators with their operands, attributes and their words, tensors, scalars and passes.
 
 use grammar::{
-    attr::OperandKind,
-    ir::Program,
-    ops::{Arity, OPS, Op, OpDef, OperandDef},
-    stream_text, summary, tensor_text,
+    Arity, OPS, Op, OpDef, OperandDef, Program, attr::OperandKind, stream_text, summary, tensor_text,
 };
 use lsp_types::{
     CompletionItem, CompletionItemKind, Documentation, InsertTextFormat, MarkupContent, MarkupKind,

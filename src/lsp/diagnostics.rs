@@ -1,10 +1,6 @@
 //! Turns hir's diagnostics into those of the protocol.
 
-use grammar::{
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, Severity, Span};
 use lsp_types::{
     DiagnosticRelatedInformation, DiagnosticSeverity, DiagnosticTag, Location, NumberOrString, Uri,
 };

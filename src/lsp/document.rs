@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{diagnostic::Diagnostic, span::Span};
+use grammar::{Diagnostic, Span};
 use lsp_types::{TextDocumentContentChangeEvent, Uri};
 
 use crate::{

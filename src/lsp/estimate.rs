@@ -1,6 +1,6 @@
 //! What the check says about a program as a whole: the verdict, and the estimated times.
 
-use grammar::{count_text, span::Span};
+use grammar::{Span, count_text};
 use hir_plan::{
     World,
     timeline::{SliceKind, Timeline, overlap::Overlap},

@@ -1,11 +1,6 @@
 //! Writes the programs of a text in canonical or in short form. Comments, and the lines of a log around the programs, stay.
 
-use grammar::{
-    NO_DOMAINS,
-    diagnostic::has_errors,
-    ir::{Place, Program, StmtId},
-    source::Source,
-};
+use grammar::{NO_DOMAINS, Place, Program, Source, StmtId, has_errors};
 
 use crate::snapshot::Snapshot;
 

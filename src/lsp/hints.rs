@@ -1,13 +1,7 @@
 //! Inlay hints: what a statement does not state itself. The stream on which it is issued, how long it takes, what a Wait waits for, and
 //! the domains that the reader has inferred.
 
-use grammar::{
-    attr, axis_text,
-    ir::{Place, Program, Stmt, StmtId},
-    ops::OpClass,
-    span::Span,
-    summary,
-};
+use grammar::{OpClass, Place, Program, Span, Stmt, StmtId, attr, axis_text, summary};
 use hir_ir::streams::StreamFacts;
 use lsp_types::{InlayHint, InlayHintLabel};
 use rustc_hash::FxHashMap;

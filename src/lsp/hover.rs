@@ -3,13 +3,8 @@
 use std::fmt::Write;
 
 use grammar::{
-    attr, domain_clauses, expr_text,
-    ir::{
-        AxisId, AxisKind, DeviceDim, ParallelType, Place, Program, Stmt, StmtId, SymbolId, TensorId,
-        predefined_meaning,
-    },
-    ops::{Op, OpClass},
-    summary, tensor_text,
+    AxisId, AxisKind, DeviceDim, Op, OpClass, ParallelType, Place, Program, Stmt, StmtId, SymbolId, TensorId,
+    attr, domain_clauses, expr_text, ir::predefined_meaning, summary, tensor_text,
 };
 use hir_ir::streams::StreamFacts;
 use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use grammar::span::Span;
+use grammar::Span;
 use lsp_types::{Position, Range, TextDocumentContentChangeEvent};
 use passes::Catalog;
 

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    diagnostic::has_errors,
-    ir::{Program, StmtId},
-    source::Source,
-};
+use grammar::{Program, Source, StmtId, has_errors};
 use passes::{Catalog, Settings};
 use serde::{Deserialize, Serialize};
 

@@ -2,11 +2,8 @@
 //! with it there.
 
 use grammar::{
-    attr,
-    ir::{Operand, Part, Place, Program, Stmt, StmtId, Stream, StreamId, SymbolId, TensorId, UnitId},
-    ops::{AccessMode, OpDef, OperandDef},
-    span::Span,
-    words::P2pType,
+    AccessMode, OpDef, Operand, OperandDef, P2pType, Place, Program, Span, Stmt, StmtId, Stream, StreamId,
+    SymbolId, TensorId, UnitId, attr, ir::Part,
 };
 use rustc_hash::FxHashSet;
 

@@ -1,6 +1,6 @@
 //! Definitions, references and new names.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
+use grammar::{Code, Diagnostic, Program, Source};
 use lsp_types::{DocumentHighlight, DocumentHighlightKind, Location, Range, TextEdit, Uri};
 
 use crate::{

@@ -2,7 +2,7 @@
 //!
 //! The lines are those of the protocol: `\n`, `\r\n` and `\r` end a line. `grammar::span::LineIndex` counts `\n` only.
 
-use grammar::span::Span;
+use grammar::Span;
 use lsp_types::{Position, Range};
 
 /// The lines of a text.

@@ -1,6 +1,6 @@
 //! What the reference of the language says about operators.
 
-use grammar::{REFERENCE, ops::OpDef};
+use grammar::{OpDef, REFERENCE};
 
 /// What the reference says about an operator.
 pub(crate) struct Row {
@@ -33,7 +33,7 @@ fn cells(line: &'static str) -> Option<Row> {
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{OPS, Op};
+    use grammar::{OPS, Op};
 
     use super::row;
 

@@ -1,6 +1,6 @@
 //! Why a request has no answer, as a sentence for the user.
 
-use grammar::diagnostic::Diagnostic;
+use grammar::Diagnostic;
 use hir_sim::SampleRunError;
 use passes::PipelineError;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use grammar::span::Span;
+use grammar::Span;
 use lsp_types::{CompletionItem, CompletionItemKind, Documentation, MarkupContent, MarkupKind};
 use passes::{Catalog, OptionKind, OptionSpec, Pass, Pipeline};
 

@@ -1,12 +1,6 @@
 //! A text as it was read: the programs in it, and what the reader and the verifier report.
 
-use grammar::{
-    NO_DOMAINS,
-    diagnostic::{Diagnostic, has_errors},
-    ir::{Place, Program},
-    source::Source,
-    span::Span,
-};
+use grammar::{Diagnostic, NO_DOMAINS, Place, Program, Source, Span, has_errors};
 
 use crate::positions::Positions;
 

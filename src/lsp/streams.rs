@@ -1,9 +1,6 @@
 //! The stream on which each statement is issued, as far as the text of the program determines it.
 
-use grammar::{
-    expr_text,
-    ir::{Program, Stmt, StmtId},
-};
+use grammar::{Program, Stmt, StmtId, expr_text};
 use hir_ir::streams::{StreamFacts, StreamValue, uses_stream};
 
 /// A stream that is current at a statement.

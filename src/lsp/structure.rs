@@ -1,11 +1,6 @@
 //! The structure of a text: its containers, HostUnits, loops and statements.
 
-use grammar::{
-    ir::{BlockId, Place, Program, Stmt, StmtId},
-    ops::OpClass,
-    span::Span,
-    summary,
-};
+use grammar::{BlockId, OpClass, Place, Program, Span, Stmt, StmtId, summary};
 use lsp_types::{DocumentSymbol, FoldingRange, FoldingRangeKind, SymbolKind};
 
 use crate::snapshot::Snapshot;

@@ -1,10 +1,9 @@
 //! Semantic tokens: the words of the text by what they are in the tables of the language.
 
 use grammar::{
+    OPS, Op, Span,
     attr::OperandKind,
-    ops::{OPS, Op},
     scan::scan,
-    span::Span,
     token::{ScanLimit, Source, TokenKind},
 };
 use lsp_types::{SemanticToken, SemanticTokenType, SemanticTokensLegend};

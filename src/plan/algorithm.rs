@@ -2,8 +2,8 @@
 //! select the same algorithm. The table in `transport` lists who selects the others.
 
 use grammar::{
+    Algorithm, CommunicationType,
     algorithm_table::{AlgorithmTable, DEFAULT_RULES},
-    words::{Algorithm, CommunicationType},
 };
 
 use super::{Backend, CollectiveKind};

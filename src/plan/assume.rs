@@ -1,12 +1,6 @@
 //! `--assume`: gives the scalars that a text does not define the values that the report about them proposes.
 
-use grammar::{
-    bindings::{Binding, apply_bindings},
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::Program,
-    source::Source,
-};
+use grammar::{Binding, Code, Diagnostic, Program, Source, apply_bindings};
 
 use super::{limits::Limits, proposed_bindings, smallest_world, unbound::flags_text};
 

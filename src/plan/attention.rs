@@ -3,10 +3,7 @@
 //! A dropout draws a number for each weight, by the index of the weight in the whole tensor of scores (`operators::random`). The
 //! state of the random numbers, which `sdpa` also returns, is the seed 0 and the offset of the statement.
 
-use grammar::{
-    ir::{OpStmt, Program, TensorId},
-    ops::Op,
-};
+use grammar::{Op, OpStmt, Program, TensorId};
 
 use super::{
     Attention, BufferNo, InstKind, Number, View,

@@ -4,14 +4,7 @@
 //! result is already bound writes into the bound view, and an operator whose result is not bound allocates a
 //! new buffer.
 
-use grammar::{
-    arena::Id,
-    codes::Code,
-    diagnostic::Diagnostic,
-    expr_text,
-    ir::{For, Program, Stmt, StmtId, TensorId},
-    ops::AccessMode,
-};
+use grammar::{AccessMode, Code, Diagnostic, For, Id, Program, Stmt, StmtId, TensorId, expr_text};
 
 use rustc_hash::FxHashMap;
 

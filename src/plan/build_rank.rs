@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    codes::Code,
-    ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
-    span::LineIndex,
-};
+use grammar::{BlockId, Code, For, If, LineIndex, OpClass, OpStmt, Program, Stmt, StmtId, TensorId};
 
 use super::{
     CallerUses, LoopIteration,

@@ -4,14 +4,7 @@
 use std::sync::Arc;
 
 use grammar::{
-    attr,
-    bindings::Binding,
-    codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    ir::{Program, Stmt, StmtId},
-    largest_rank,
-    source::Source,
-    span::LineIndex,
+    Binding, Code, Diagnostic, LineIndex, Program, Source, Stmt, StmtId, attr, has_errors, largest_rank,
 };
 
 use rustc_hash::{FxHashMap, FxHashSet};

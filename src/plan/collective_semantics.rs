@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use grammar::collective::{Contribution, Members};
+use grammar::{Contribution, Members};
 
 use super::{CollectiveKind, View};
 
@@ -181,7 +181,7 @@ impl OutputPiece {
 #[cfg(test)]
 mod tests {
     use CommunicationType::*;
-    use grammar::words::CommunicationType;
+    use grammar::CommunicationType;
 
     use super::*;
     use crate::ReduceOp;

@@ -16,13 +16,7 @@ use super::{
     teams::position_in,
 };
 use grammar::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{ExprId, OpStmt, Stmt, StmtId, TensorId},
-    ops::Op,
-    span::Span,
-    words::{self, CommunicationType},
+    Code, CommunicationType, Diagnostic, ExprId, Op, OpStmt, Span, Stmt, StmtId, TensorId, attr, words,
 };
 
 impl PlanBuilder<'_> {

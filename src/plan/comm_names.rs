@@ -2,11 +2,7 @@
 //! the statements whose tensors have their own namespace.
 
 use grammar::{
-    attr,
-    ir::{OpStmt, Program, Stmt, StmtId, SymbolId},
-    ops::{Op, OpClass},
-    span::LineIndex,
-    words::{CommunicationType, P2pType},
+    CommunicationType, LineIndex, Op, OpClass, OpStmt, P2pType, Program, Stmt, StmtId, SymbolId, attr,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

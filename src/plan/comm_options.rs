@@ -4,12 +4,9 @@
 use std::fmt::Display;
 
 use grammar::{
-    algorithm_table,
+    Algorithm, Code, CommunicationType, Diagnostic, OpStmt, P2pProtocol, algorithm_table,
     attr::{self, AttrValue, Key},
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::OpStmt,
-    words::{self, Algorithm, CommunicationType, MulticastProtocol, P2pProtocol},
+    words::{self, MulticastProtocol},
 };
 
 use super::{

@@ -2,11 +2,7 @@
 
 use std::fmt::Write as _;
 
-use grammar::{
-    attr, count_text,
-    ir::{OpStmt, Program, Stmt, TensorId},
-    ops::OpClass,
-};
+use grammar::{OpClass, OpStmt, Program, Stmt, TensorId, attr, count_text};
 use rustc_hash::FxHashMap;
 
 use super::{Communication, Direction, Inst, InstKind, Plan, limits::size_text, sync::ranks_text};

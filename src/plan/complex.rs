@@ -2,13 +2,7 @@
 //! complex numbers. A view of complex elements shows their real parts; each imaginary part is behind its real part. Inputs and outputs
 //! have a last dimension of both parts, as `torch.view_as_real` returns it.
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{Expr, ExprId, OpStmt, Operand, Program, TensorId},
-    ops::{Op, TypeRule},
-    words::ReductionOp,
-};
+use grammar::{DType, Expr, ExprId, Op, OpStmt, Operand, Program, ReductionOp, TensorId, TypeRule, attr};
 
 use super::{AxisPiece, Buffer, BufferNo, IoBinding, PrintedAxis, ShardLayout, View};
 

@@ -7,14 +7,8 @@
 mod contractions;
 
 use grammar::{
-    arena::Id,
-    attr,
-    codes::Code,
-    flagged_dims,
-    ir::{ExprId, OpStmt, Operand, TensorId},
-    ops::{Op, OpClass, TypeRule},
-    permutation,
-    rules::{Aliasing, OperandView},
+    Aliasing, Code, ExprId, Id, Op, OpClass, OpStmt, Operand, OperandView, TensorId, TypeRule, attr,
+    flagged_dims, permutation,
 };
 
 use super::{

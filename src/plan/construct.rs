@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr,
-    codes::Code,
-    dtype::DType,
-    ir::{Expr, ExprId, Function, OpStmt, Operand, SymbolId, TensorId},
-};
+use grammar::{Code, DType, Expr, ExprId, Function, OpStmt, Operand, SymbolId, TensorId, attr};
 
 use super::{
     InstKind, View,

@@ -4,13 +4,8 @@
 use std::sync::Arc;
 
 use grammar::{
+    BlockId, Code, DType, Diagnostic, ExprId, LineIndex, Op, Program, Span, Stmt, StmtId, SymbolId, TensorId,
     attr::AttrName,
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::Op,
-    span::{LineIndex, Span},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

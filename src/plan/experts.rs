@@ -13,14 +13,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr,
-    codes::Code,
-    dtype::DType,
-    ir::{AxisId, OpStmt, ParallelType, TensorId},
-    ops::Op,
-    words::CommunicationType,
-};
+use grammar::{AxisId, Code, CommunicationType, DType, Op, OpStmt, ParallelType, TensorId, attr};
 
 use super::{
     Arg, Backend, Buffer, BufferNo, Collective, CollectiveKind, InstKind, Number, ReduceOp, RoutineKind,

@@ -1,10 +1,6 @@
 //! Inlines HostUnits: the statements of a posted unit are lowered in place, in their own namespace.
 
-use grammar::{
-    attr,
-    codes::Code,
-    ir::{OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-};
+use grammar::{Code, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId, attr};
 
 use super::{
     View,

@@ -1,12 +1,7 @@
 //! Lowers `iota` and `eye`, whose elements follow from their index in the whole tensor. Each rank writes the
 //! elements of its own part; its layout determines their position in the whole tensor.
 
-use grammar::{
-    ResultDim,
-    codes::Code,
-    ir::{OpStmt, TensorId},
-    result_dims,
-};
+use grammar::{Code, OpStmt, ResultDim, TensorId, result_dims};
 
 use super::{
     InstKind, Number, ShardLayout, View,

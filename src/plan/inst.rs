@@ -16,10 +16,7 @@ mod routine;
 
 use std::{fmt, sync::Arc};
 
-use grammar::{
-    ops::Op,
-    words::{RedOp, ReductionOp},
-};
+use grammar::{Op, RedOp, ReductionOp};
 
 use super::{Buffer, BufferNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 pub use attention::Attention;

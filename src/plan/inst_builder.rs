@@ -1,6 +1,6 @@
 //! Appends instructions and their temporary buffers: for operators that are several instructions.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     Arg, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, Routine, RoutineKind, View, ViewOnRank,

@@ -1,12 +1,6 @@
 //! Lowers the inputs and outputs of a rank, and collects the tensors that are bound when the program ends.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{AxisKind, Program, TensorId, Transform},
-    ops::AccessMode,
-};
+use grammar::{AccessMode, AxisKind, Code, DType, Diagnostic, Program, TensorId, Transform};
 
 use super::{
     InstKind, IoBinding, Plan, PrintedAxis, Shard,

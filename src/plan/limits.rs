@@ -2,7 +2,7 @@
 //!
 //! Invariant: in a plan within these limits, products of extents, offsets and strides fit in 64 bits.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, largest_rank, span::Span};
+use grammar::{Code, Diagnostic, Program, Span, largest_rank};
 
 use super::Plan;
 

@@ -1,15 +1,8 @@
 //! Warns about communication errors without running the program.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt},
-    ops::OpClass,
-    span::LineIndex,
-};
+use grammar::{BlockId, Code, Diagnostic, LineIndex, OpClass, Program, Stmt};
 
-use crate::sync::Deadlock;
-use crate::{Plan, build_with_limits, limits::Limits, scalar::Scalars, smallest_world};
+use crate::{Plan, build_with_limits, limits::Limits, scalar::Scalars, smallest_world, sync::Deadlock};
 
 /// Larger programs are not checked, so that reading a program stays fast.
 const MAX_RANKS: usize = 64;

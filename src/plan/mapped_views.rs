@@ -6,7 +6,7 @@
 //! says what a read of the view reads in the memory of all ranks. The cache of handles holds the shards to the end of the job
 //! (`csrc/multidevice/ipc_handle.h`, `SymmetricMemoryHandleCache::KeyType`), as a communication that nothing waits for does.
 
-use grammar::ops::Op;
+use grammar::Op;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Arg, InstKind, MappedView, Plan, View, ViewOnRank, World};

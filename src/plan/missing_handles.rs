@@ -2,13 +2,8 @@
 //! where it is inserted.
 
 use grammar::{
-    LinePrinter, attr,
-    diagnostic::Fix,
-    ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    list_text,
-    ops::{AccessMode, Op},
-    span::{LineIndex, Span},
-    words::Backend,
+    AccessMode, Backend, BlockId, ExprId, Fix, LineIndex, LinePrinter, Op, OpStmt, Program, Span, Stmt,
+    StmtId, SymbolId, TensorId, attr, list_text,
 };
 use rustc_hash::FxHashSet;
 

@@ -3,13 +3,7 @@
 //! The text states what a call reads and writes, so the checker orders it like any other statement. No executor can
 //! run it.
 
-use grammar::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
-};
+use grammar::{BlockId, Code, Diagnostic, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId, attr};
 
 use super::{
     InstKind, OpaqueCall, Plan,

@@ -16,12 +16,7 @@ mod scan;
 mod sorting;
 mod statistics;
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
-    ops::Op,
-};
+use grammar::{AxisKind, DType, ExprId, Op, OpStmt, Operand, Program, TensorId, attr};
 
 pub use attention::{AttentionComposition, AttentionOptions, dropout};
 use dropout::kept_weights;

@@ -5,11 +5,7 @@
 //! from transports, only `sync::agreement` reads them, to compare those of the members. So no executor sees a request, or
 //! runs plans without their transports.
 
-use grammar::{
-    ir::{OpStmt, StmtId},
-    span::Span,
-    words::{Algorithm, P2pProtocol},
-};
+use grammar::{Algorithm, OpStmt, P2pProtocol, Span, StmtId};
 
 use rustc_hash::FxHashSet;
 

@@ -4,7 +4,7 @@ mod frees;
 
 use std::fmt::Write;
 
-use grammar::collective::Members;
+use grammar::Members;
 
 use super::{
     Arg, CollectiveKind, Direction, Inst, InstKind, PacketFormat, PeerPhases, Plan, SignalId, SignalKind,

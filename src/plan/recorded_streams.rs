@@ -4,7 +4,7 @@
 //! once the host has seen these events: what gets the storage follows the work that the streams had then. It ignores the stream of the
 //! ALLOCATE. Source: `c10/cuda/CUDACachingAllocator.cpp`, `recordStream`, `insert_events`, `process_events`.
 
-use grammar::ir::{StreamId, TensorId};
+use grammar::{StreamId, TensorId};
 use rustc_hash::FxHashSet;
 
 use super::{

@@ -3,13 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use grammar::{
-    DimGroup, DimMap, OperandMap, ResultDim, attr,
-    codes::Code,
-    dims_of_first_result,
-    ir::{OpStmt, ParallelType, Program, TensorId},
-    operand_map,
-    ops::TypeRule,
-    result_dims,
+    Code, DimGroup, DimMap, OpStmt, OperandMap, ParallelType, Program, ResultDim, TensorId, TypeRule, attr,
+    dims_of_first_result, operand_map, result_dims,
 };
 
 use super::{

@@ -1,8 +1,7 @@
 //! Computes which part of a tensor a rank holds, from the splits of the tensor's logical axes.
 
 use grammar::{
-    axis_text,
-    ir::{Axis, AxisId, AxisKind, DeviceDim, Memory, ParallelType, Program, TensorId, Transform},
+    Axis, AxisId, AxisKind, DeviceDim, Memory, ParallelType, Program, TensorId, Transform, axis_text,
 };
 
 use super::{

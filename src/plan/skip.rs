@@ -6,12 +6,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr, expr_text,
-    ir::{BlockId, For, If, OpStmt, Stmt, StmtId},
-    ops::{Op, OpClass},
-    words::P2pType,
-};
+use grammar::{BlockId, For, If, Op, OpClass, OpStmt, P2pType, Stmt, StmtId, attr, expr_text};
 
 use super::context::PlanBuilder;
 

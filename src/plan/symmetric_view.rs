@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    ir::{OpStmt, TensorId},
-    words::CommunicationType,
-};
+use grammar::{CommunicationType, OpStmt, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{

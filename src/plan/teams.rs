@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use grammar::ir::OpStmt;
+use grammar::OpStmt;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The teams in the programs of all ranks, each stored once.

@@ -7,13 +7,7 @@
 //!
 //! Each rank sends `T` rows to each rank, of which those of its tokens come first, and a flag for each row.
 
-use grammar::{
-    attr,
-    codes::Code,
-    dtype::DType,
-    ir::{OpStmt, TensorId},
-    ops::Op,
-};
+use grammar::{Code, DType, Op, OpStmt, TensorId, attr};
 
 use super::{
     BufferNo, InstKind, Number, RoutineKind, View,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{Access, CollectiveKind, Communication, CostClass, Inst, InstKind, Plan, View};
 

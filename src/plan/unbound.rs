@@ -8,12 +8,8 @@ mod uses;
 pub(super) use peers::mirror;
 
 use grammar::{
-    bindings::Binding,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Expr, ExprId, Program, Stmt, SymbolId},
-    list_text, nearest, shell_word,
-    span::LineIndex,
+    Binding, Code, Diagnostic, Expr, ExprId, LineIndex, Program, Stmt, SymbolId, list_text, nearest,
+    shell_word,
 };
 use indexmap::{IndexMap, IndexSet};
 

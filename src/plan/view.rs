@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, ops::Range};
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::BufferNo;
 

@@ -1,12 +1,6 @@
 //! Lowers statements on streams, storage and views. They bind names and move no data.
 
-use grammar::{
-    attr,
-    codes::Code,
-    ir::{AxisKind, OpStmt, Operand, Program, Stream, StreamId, TensorId},
-    ops::Op,
-    words::MemoryType,
-};
+use grammar::{AxisKind, Code, MemoryType, Op, OpStmt, Operand, Program, Stream, StreamId, TensorId, attr};
 
 use super::{
     InstKind, PlanStream, SkippedAllocation, StreamNo, View,

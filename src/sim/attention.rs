@@ -2,13 +2,13 @@
 //!
 //! All operands are read before a result is written, so the views may overlap.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     RunNotes,
     kernels::{self, KernelError},
     memory::Memory,
-    step::{Memories, StepError},
+    step::{Memories, Result},
 };
 use hir_plan::{
     Attention, AttentionComposition, AttentionGradient, Buffer, BufferNo, Computation, InstKind, View,
@@ -19,12 +19,7 @@ use hir_tensor::dense::DenseTensor;
 const MAX_SCORES: usize = 1 << 24;
 
 /// Runs the attention on the memory of a rank.
-pub(super) fn run(
-    rank: usize,
-    it: &Attention,
-    space: &mut Memories<'_>,
-    notes: &mut RunNotes,
-) -> Result<(), StepError> {
+pub(super) fn run(rank: usize, it: &Attention, space: &mut Memories<'_>, notes: &mut RunNotes) -> Result<()> {
     run_in_parts(rank, it, MAX_SCORES, space, notes)
 }
 
@@ -34,7 +29,7 @@ pub(super) fn run_gradient(
     it: &AttentionGradient,
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<(), StepError> {
+) -> Result<()> {
     let Copied { computation: copy, mut buffers } = copied(rank, it, space)?;
     let dtype = space.dtype(rank, &it.attention.query)?;
     let (code, temporaries) = copy.composition(0, dtype, buffers.len() as BufferNo, MAX_SCORES);
@@ -53,7 +48,7 @@ fn run_in_parts(
     max_scores: usize,
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<(), StepError> {
+) -> Result<()> {
     let mut results = Vec::new();
     for part in it.parts(max_scores) {
         results.extend(run_part(rank, &part, space, notes)?);
@@ -67,7 +62,7 @@ fn run_part(
     part: &Attention,
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<Vec<(View, DenseTensor)>, StepError> {
+) -> Result<Vec<(View, DenseTensor)>> {
     let Copied { computation: copy, mut buffers } = copied(rank, part, space)?;
     let dtype = space.dtype(rank, &part.query)?;
     let AttentionComposition { code, buffers: temporaries, weights } =
@@ -96,7 +91,7 @@ struct Copied<C> {
 }
 
 /// Returns a computation with a buffer of its own for each view.
-fn copied<C: Computation + Clone>(rank: usize, it: &C, space: &Memories<'_>) -> Result<Copied<C>, StepError> {
+fn copied<C: Computation + Clone>(rank: usize, it: &C, space: &Memories<'_>) -> Result<Copied<C>> {
     let (mut buffers, mut fault) = (Vec::new(), None);
     let mut computation = it.clone();
     computation.change_views(&mut |view| {
@@ -118,7 +113,7 @@ fn run_privately(
     code: &[InstKind],
     space: &Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<Memory, StepError> {
+) -> Result<Memory> {
     let mut memory = Memory::new(buffers).map_err(KernelError::from)?;
     let mut private = Memories::Private(&mut memory);
     let (mut from, mut to) = (Vec::new(), Vec::new());
@@ -138,7 +133,7 @@ mod tests {
 
     /// Returns the results of a causal attention of 2 × 3 × 5 rows and 7 keys: in parts in memory, and as instructions
     /// with parts of the scores.
-    fn results(max_scores: usize) -> Result<[Vec<f64>; 2], StepError> {
+    fn results(max_scores: usize) -> Result<[Vec<f64>; 2]> {
         let shapes = [vec![2, 3, 5, 4], vec![2, 3, 7, 4], vec![2, 3, 7, 2], vec![2, 3, 5, 2], vec![2, 3, 5]];
         let [query, key, value, out, logsumexp] =
             [0, 1, 2, 3, 4].map(|number: u32| View::contiguous(number, shapes[number as usize].clone()));
@@ -178,13 +173,13 @@ mod tests {
             for view in it.results() {
                 all.extend(memory.load(0, view)?.data.to_f64());
             }
-            Ok::<_, StepError>(all)
+            Ok::<_, crate::step::StepError>(all)
         };
         Ok([outputs(&[])?, outputs(&composition.code)?])
     }
 
     #[test]
-    fn parts_of_the_rows_have_the_same_results() -> Result<(), StepError> {
+    fn parts_of_the_rows_have_the_same_results() -> Result<()> {
         let [whole, as_instructions] = results(usize::MAX)?;
         assert_eq!(whole, as_instructions);
         assert!(whole.iter().all(|it| it.is_finite()));

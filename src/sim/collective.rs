@@ -4,7 +4,7 @@
 //! reduction of all inputs. Either all members run at once, or each member reads its input first, and writes
 //! its output after the members that it receives from have read theirs.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     InstRef, RunNotes, SimError,
@@ -12,7 +12,7 @@ use super::{
     memory::{BufferData, Memory, scatter},
     outcome::line_and_location,
     reshard,
-    step::{Memories, StepError},
+    step::{Memories, Result, StepError},
 };
 use hir_plan::{Collective, InstKind, OutputPiece, P2pOp, PermutePeers, PieceSource, Plan, Reshard, View};
 use hir_tensor::dense::DenseTensor;
@@ -303,7 +303,7 @@ impl<'a> TeamCollective<'a> {
 }
 
 /// Concatenates parts of tensors of one element type. Returns `None` if there are no parts.
-pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<DenseTensor>, StepError> {
+pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<DenseTensor>> {
     let Some((first, _)) = pieces.first() else { return Ok(None) };
     let total = pieces.iter().map(|(_, view)| view.len()).sum();
     let mut cell = BufferData::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;

@@ -11,7 +11,7 @@
 //! Contents that ranks share count once (`memory`): those of equal parts of an input, or of the result of a resharding operator,
 //! that nothing else writes.
 
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_plan::{BufferNo, InstKind, Plan, ShardLayout, View};
 use hir_tensor::data::shadow::LANES;
 use rustc_hash::FxHashSet;

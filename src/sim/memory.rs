@@ -5,7 +5,7 @@
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
-use grammar::dtype::DType;
+use grammar::DType;
 use rustc_hash::FxHashMap;
 
 use hir_plan::{Buffer, BufferNo, View};

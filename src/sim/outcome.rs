@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::codes::Code;
+use grammar::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 

@@ -14,7 +14,7 @@ use super::{
     InstRef, RunNotes,
     kernels::KernelError,
     memory::{BufferData, Memory},
-    step::{Memories, StepError},
+    step::{Memories, Result, StepError},
 };
 use hir_plan::{Reshard, Shard, ShardLayout, View};
 use hir_tensor::data::WrittenMask;
@@ -25,7 +25,7 @@ pub(super) fn run(
     members: &[InstRef],
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<(), StepError> {
+) -> Result<()> {
     let Some(first) = reshards.first() else { return Ok(()) };
     if let Some(other) = reshards.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
         let (here, there) = (members[0].rank, members[other].rank);
@@ -66,7 +66,7 @@ fn assemble(
     private: &mut Memories<'_>,
     space: &Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<(), StepError> {
+) -> Result<()> {
     let mut first: FxHashMap<&ShardLayout, usize> = FxHashMap::default();
     let mut incomplete: Vec<(View, WrittenMask)> = Vec::new();
     for (number, (at, shard)) in shards.iter().enumerate() {

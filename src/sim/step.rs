@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use grammar::{codes::Code, dtype::DType};
+use grammar::{Code, DType};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -18,6 +18,9 @@ use hir_tensor::{
     data::{Data, WrittenMask, bytes::of_little_endian},
     dense::DenseTensor,
 };
+
+/// What an instruction computes, or why it cannot.
+pub(super) type Result<T, E = StepError> = std::result::Result<T, E>;
 
 /// An error of an instruction, without its location.
 #[derive(Debug, thiserror::Error)]
@@ -67,12 +70,7 @@ pub(super) struct SharedOutputs(FxHashMap<(usize, ViewKey), (Arc<BufferData>, Ar
 
 impl SharedOutputs {
     /// Returns the elements of a view.
-    pub fn read(
-        &mut self,
-        space: &Memories<'_>,
-        rank: usize,
-        view: &View,
-    ) -> Result<Arc<DenseTensor>, StepError> {
+    pub fn read(&mut self, space: &Memories<'_>, rank: usize, view: &View) -> Result<Arc<DenseTensor>> {
         let contents = space.buffer(rank, view)?;
         let output = || Arc::new(memory::gather(contents, view));
         if Arc::strong_count(contents) == 1 {
@@ -86,7 +84,7 @@ impl SharedOutputs {
 }
 
 impl Memories<'_> {
-    fn buffer(&self, rank: usize, view: &View) -> Result<&Arc<BufferData>, StepError> {
+    fn buffer(&self, rank: usize, view: &View) -> Result<&Arc<BufferData>> {
         let memory = match self {
             Self::World(memories) => memories.get(rank),
             Self::Private(memory) => Some(&**memory),
@@ -97,7 +95,7 @@ impl Memories<'_> {
     }
 
     /// As `buffer`, for writing.
-    fn buffer_mut(&mut self, rank: usize, view: &View) -> Result<&mut Arc<BufferData>, StepError> {
+    fn buffer_mut(&mut self, rank: usize, view: &View) -> Result<&mut Arc<BufferData>> {
         self.buffer(rank, view)?;
         Ok(match self {
             Self::World(memories) => memories[rank].buffer_mut(view.buffer),
@@ -106,29 +104,24 @@ impl Memories<'_> {
     }
 
     /// Returns the element type of a view.
-    pub fn dtype(&self, rank: usize, view: &View) -> Result<DType, StepError> {
+    pub fn dtype(&self, rank: usize, view: &View) -> Result<DType> {
         Ok(self.buffer(rank, view)?.data.dtype())
     }
 
     /// Returns the elements of a view.
-    pub fn load(&self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
+    pub fn load(&self, rank: usize, view: &View) -> Result<DenseTensor> {
         Ok(memory::gather(self.buffer(rank, view)?, view))
     }
 
     /// Returns the elements of a view, and records a read of unwritten elements.
-    pub fn read(&self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor, StepError> {
+    pub fn read(&self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor> {
         let block = self.load(rank, view)?;
         self.note_read(rank, view, &block.written, notes);
         Ok(block)
     }
 
     /// As `read`, but returns only which elements are written.
-    pub fn read_written(
-        &self,
-        rank: usize,
-        view: &View,
-        notes: &mut RunNotes,
-    ) -> Result<WrittenMask, StepError> {
+    pub fn read_written(&self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<WrittenMask> {
         let written = self.buffer(rank, view)?.written.gather(view);
         self.note_read(rank, view, &written, notes);
         Ok(written)
@@ -141,7 +134,7 @@ impl Memories<'_> {
     }
 
     /// Marks the elements of a view as unwritten.
-    pub fn mark_unwritten(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
+    pub fn mark_unwritten(&mut self, rank: usize, view: &View) -> Result<()> {
         let cell = self.buffer_mut(rank, view)?;
         let BufferData { data, written, shadow } =
             BufferData::unwritten(cell.data.dtype(), view.len()).map_err(KernelError::from)?;
@@ -151,7 +144,7 @@ impl Memories<'_> {
     }
 
     /// Marks the elements of a view of private memory as unwritten that `written` lacks.
-    pub fn clear_unwritten(&mut self, view: &View, written: &WrittenMask) -> Result<(), StepError> {
+    pub fn clear_unwritten(&mut self, view: &View, written: &WrittenMask) -> Result<()> {
         let cell = Arc::make_mut(self.buffer_mut(0, view)?);
         let known = cell.written.gather(view);
         let both = (0..written.len()).map(|it| known.get(it) && written.get(it)).collect();
@@ -166,7 +159,7 @@ impl Memories<'_> {
         view: &View,
         block: DenseTensor,
         notes: &mut RunNotes,
-    ) -> Result<(), StepError> {
+    ) -> Result<()> {
         if block.data.len() != view.len() {
             let (given, room) = (block.data.len(), view.len());
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
@@ -195,7 +188,7 @@ impl Memories<'_> {
         view: &View,
         block: &Arc<BufferData>,
         notes: &mut RunNotes,
-    ) -> Result<(), StepError> {
+    ) -> Result<()> {
         let cell = self.buffer_mut(rank, view)?;
         let lengths = [view.len(), cell.data.len()];
         if !is_whole(view, cell.data.len())
@@ -217,7 +210,7 @@ impl Memories<'_> {
     }
 
     /// Runs an instruction whose only effect is on memory.
-    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut RunNotes) -> Result<(), StepError> {
+    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut RunNotes) -> Result<()> {
         let (out, block) = match kind {
             // The host allocates, and no stream does anything. Every buffer is unwritten at first.
             InstKind::Alloc { zeroed: None, .. } => return Ok(()),
@@ -308,7 +301,7 @@ impl Memories<'_> {
     }
 
     /// Returns zeros of a view's type and size.
-    fn zeros_for(&self, rank: usize, view: &View) -> Result<Data, StepError> {
+    fn zeros_for(&self, rank: usize, view: &View) -> Result<Data> {
         let dtype = self.dtype(rank, view)?;
         Ok(Data::zeros(dtype, view.len()).map_err(KernelError::from)?)
     }

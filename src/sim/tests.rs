@@ -9,7 +9,7 @@ mod transfers;
 
 use std::sync::Arc;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{Schedule, SimError, SimOptions, SimOutcome, run};
 use hir_plan::*;

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 
 use hir_plan::{CostClass, InstKind, Plan};
 

@@ -43,13 +43,7 @@ mod window;
 
 use std::sync::Arc;
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{self, ExprId, Program, TensorId},
-    ops::Op,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, ExprId, Op, Program, Span, TensorId, ir};
 use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 

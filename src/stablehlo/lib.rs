@@ -36,7 +36,7 @@ mod tree;
 mod unique_names;
 mod value;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Reader, span::Span};
+use grammar::{Code, Diagnostic, Program, Reader, Span};
 
 pub use import::OPERATORS;
 

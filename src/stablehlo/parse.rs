@@ -10,7 +10,7 @@ mod keys;
 mod operation;
 mod types;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 
 use crate::{
     token::{Token, TokenKind, scan},

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{self, DeviceDim};
+use grammar::{DeviceDim, ir};
 
 use crate::{
     tree::{Attribute, Operation},

@@ -2,7 +2,7 @@
 //!
 //! A tensor type is one token: its shape, `8x16xf32`, is not a sequence of numbers and names.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 use logos::Logos;
 
 /// The kind of a token.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use grammar::{dtype::DType, span::Span};
+use grammar::{DType, Span};
 
 /// A module.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Checks that a name has one definition. MLIR refuses other texts, such as those that two modules were pasted into.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 use rustc_hash::FxHashMap;
 
 use crate::tree::{Attribute, Block, Module, Operation};

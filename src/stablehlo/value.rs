@@ -1,9 +1,6 @@
 //! What a value of the module is in the program that is made.
 
-use grammar::{
-    dtype::DType,
-    ir::{Expr, ExprId, TensorId},
-};
+use grammar::{DType, Expr, ExprId, TensorId};
 use hir_ir::build::ProgramBuilder;
 
 use crate::tree::TensorType;

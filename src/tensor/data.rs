@@ -3,7 +3,7 @@
 //! Invariant: each conversion rounds once, to nearest even. Integers that do not fit wrap when converted from
 //! integers and saturate when converted from floats, as in CUDA.
 
-use grammar::dtype::DType;
+use grammar::DType;
 use half::{bf16, f16};
 
 use hir_plan::{Number, View};

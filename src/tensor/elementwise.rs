@@ -5,7 +5,7 @@
 //! defines exactness. `cast` and `bit_cast` are conversions and have no function. Complex numbers are not
 //! supported.
 
-use grammar::ops::Op;
+use grammar::Op;
 
 mod functions;
 mod table;
@@ -81,7 +81,7 @@ impl FloatEval {
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{OPS, OpClass};
+    use grammar::{OPS, OpClass};
 
     use super::*;
 

@@ -6,7 +6,7 @@
 use grammar::{InvalidOption, Named};
 use std::str::FromStr;
 
-use grammar::dtype::DType;
+use grammar::DType;
 use rayon::prelude::*;
 
 use crate::data::{Data, Element, UnsupportedDtype, each};

@@ -2,11 +2,7 @@
 //!
 //! Invariant: names that share storage in any execution order are in one class.
 
-use grammar::{
-    ir::{BlockId, OpStmt, Program, TensorId},
-    ops::OpClass,
-    rules::Aliasing,
-};
+use grammar::{Aliasing, BlockId, OpClass, OpStmt, Program, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::bindings::BindingAnalysis;

@@ -16,10 +16,8 @@
 //! each pass, because canonical text keeps the names of the dump.
 
 use grammar::{
-    arena::Id,
-    ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
+    AccessMode, BlockId, ExprId, For, Id, If, OpClass, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId,
     loop_variant_tensors,
-    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

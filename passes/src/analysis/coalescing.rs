@@ -1,9 +1,6 @@
 //! Finds the coalescing brackets (StartCoalescing to EndCoalescing) of a block.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt},
-    ops::OpClass,
-};
+use grammar::{BlockId, OpClass, Program, Stmt};
 use rustc_hash::FxHashMap;
 
 /// The coalescing brackets of each block, as the indices of their first and last statements.

@@ -6,12 +6,7 @@
 //! rank of the first one. Sends and receives that are in no group may have communicators of their own, and so may a SendRecv
 //! (PyTorch without eager initialization): here these are one communicator of their team.
 
-use grammar::{
-    attr,
-    ir::{OpStmt, Program, StmtId},
-    ops::{Op, OpClass},
-    words::{Algorithm, Backend, CommunicationType},
-};
+use grammar::{Algorithm, Backend, CommunicationType, Op, OpClass, OpStmt, Program, StmtId, attr};
 use rustc_hash::FxHashMap;
 
 /// The largest rank that is looked at: a text may name any.

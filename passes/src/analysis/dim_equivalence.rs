@@ -5,11 +5,7 @@ use std::{
     rc::Rc,
 };
 
-use grammar::{
-    DimMap,
-    arena::Id,
-    ir::{Program, Stmt, StmtId, TensorId},
-};
+use grammar::{DimMap, Id, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 use crate::{

@@ -2,11 +2,7 @@
 
 use std::ops::Range;
 
-use grammar::{
-    DimGroup, DimMap, OperandMap,
-    ir::{ExprId, OpStmt, Program, TensorId},
-    operand_map,
-};
+use grammar::{DimGroup, DimMap, ExprId, OpStmt, OperandMap, Program, TensorId, operand_map};
 
 use crate::analysis::sharding::{Dim, Sharding};
 

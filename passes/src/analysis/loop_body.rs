@@ -1,10 +1,6 @@
 //! Computes what one iteration of a loop does to names and to posted communications.
 
-use grammar::{
-    attr,
-    ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
-};
+use grammar::{BlockId, ExprId, Op, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, attr};
 use rustc_hash::FxHashSet;
 
 /// The first use of a name in an iteration.

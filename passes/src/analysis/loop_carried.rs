@@ -4,13 +4,8 @@
 //! exist.
 
 use grammar::{
-    attr,
-    ir::{
-        Axis, BlockId, Expr, ExprId, For, InfixOp, OpStmt, ParallelType, Program, Stmt, StmtId, SymbolId,
-        TensorId,
-    },
-    ops::{AccessMode, Op, OpClass},
-    words::CommunicationType,
+    AccessMode, Axis, BlockId, CommunicationType, Expr, ExprId, For, InfixOp, Op, OpClass, OpStmt,
+    ParallelType, Program, Stmt, StmtId, SymbolId, TensorId, attr,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

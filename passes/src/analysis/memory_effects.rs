@@ -8,10 +8,8 @@
 //! reads it.
 
 use grammar::{
-    attr,
-    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-    words::CommunicationType,
+    AccessMode, BlockId, CommunicationType, Op, OpClass, Operand, Program, Stmt, StmtId, Stream, SymbolId,
+    TensorId, attr,
 };
 use hir_ir::{
     blocks::{has_iterations, nested_blocks},

@@ -2,10 +2,7 @@
 //!
 //! Invariant: every statement counts, wherever it is nested. The order of statements is ignored.
 
-use grammar::{
-    ir::{BlockId, OpStmt, Program, StmtId, TensorId},
-    ops::AccessMode,
-};
+use grammar::{AccessMode, BlockId, OpStmt, Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{

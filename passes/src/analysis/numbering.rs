@@ -2,11 +2,8 @@
 //! text mentions them.
 
 use grammar::{
-    ir::{
-        Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId, Transform,
-        UnitId,
-    },
-    rules::AxesState,
+    Attr, AxesState, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId,
+    Transform, UnitId,
 };
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};

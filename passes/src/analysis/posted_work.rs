@@ -1,9 +1,6 @@
 //! Finds the communications that are posted under each work number.
 
-use grammar::{
-    ir::{OpStmt, Program},
-    ops::{Op, OpClass},
-};
+use grammar::{Op, OpClass, OpStmt, Program};
 
 /// Calls `visit` with the number of each posted work and each communication that belongs to it: the numbered
 /// statement itself, or the statements of the coalesced group whose end has the number.

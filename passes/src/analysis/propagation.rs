@@ -1,10 +1,6 @@
 //! Propagates shardings through an operator, from the result to the operands and back.
 
-use grammar::{
-    DimMap, ResultDim,
-    ir::{OpStmt, ParallelType, Program, TensorId},
-    result_dims,
-};
+use grammar::{DimMap, OpStmt, ParallelType, Program, ResultDim, TensorId, result_dims};
 
 use crate::analysis::{
     dim_map,

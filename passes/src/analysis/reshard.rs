@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{DeviceDim, Mesh, Program};
+use grammar::{DeviceDim, Mesh, Program};
 
 use crate::analysis::sharding::{Dim, Sharding};
 

@@ -1,10 +1,6 @@
 //! Finds tensors that are another one with its rows moved, by the slices, cats and pads that move them.
 
-use grammar::{
-    attr,
-    ir::{BlockId, ExprId, Operand, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-};
+use grammar::{BlockId, ExprId, Op, Operand, Program, Stmt, StmtId, TensorId, attr};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{

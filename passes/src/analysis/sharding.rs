@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{
-    Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, ParallelType, Program, TensorId, Transform,
-};
+use grammar::{Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, ParallelType, Program, TensorId, Transform};
 
 /// The dimensions of a tensor and how they are sharded.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,10 +3,7 @@
 //! After `T1 = Set( T0 )`, `T0 = T0 + T2`, the name `T1` has the new elements if it is a view of `T0`, and the old ones if the
 //! Set is a copy. Which of the two it is depends on shardings. A pass that changes shardings must leave such names alone.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::AccessMode,
-};
+use grammar::{AccessMode, BlockId, Program, Stmt, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{

@@ -1,6 +1,6 @@
 //! Computes the path of nested blocks to each statement of a container.
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId, TensorId};
+use grammar::{BlockId, Program, Stmt, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The blocks around a statement, outermost first, each with the index of the statement that leads to it.

@@ -11,11 +11,7 @@ mod pending;
 
 use std::ops::Range;
 
-use grammar::{
-    attr,
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
-};
+use grammar::{BlockId, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, attr};
 use hir_ir::{
     blocks::nested_blocks,
     streams::{block_sets_stream, sets_stream},

@@ -3,10 +3,7 @@
 //! `T4 = slice( T1, … )` makes `T4` a view of `T1` if `T4` has no storage. A statement that writes `T4`, or a view of it,
 //! then writes `T1`. A pass that gives `T4` storage of its own, to compute the slice in parts, would leave `T1` unwritten.
 
-use grammar::{
-    ir::{Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass},
-};
+use grammar::{AccessMode, OpClass, Program, Stmt, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{

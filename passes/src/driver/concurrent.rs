@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use grammar::ir::Program;
+use grammar::Program;
 
 use super::{PassChange, PassEvent, check_structure, execute, now, order_before, since};
 use crate::{

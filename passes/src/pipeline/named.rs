@@ -1,6 +1,6 @@
 //! The options of a named pipeline, which are those of its passes: `overlap.count=4,assign-streams.count=2`.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{Code, Diagnostic};
 
 use super::{PassCall, TextSlice, find_option, read_options, set_option, suggest};
 use crate::pass::Pipeline;

@@ -1,11 +1,6 @@
 //! Builds statements that post collectives.
 
-use grammar::{
-    attr,
-    ir::{ExprId, OpStmt, TensorId},
-    ops::Op,
-    words::{Backend, CommunicationType, RedOp},
-};
+use grammar::{Backend, CommunicationType, ExprId, Op, OpStmt, RedOp, TensorId, attr};
 use hir_ir::build;
 
 /// A collective to post.

@@ -1,7 +1,7 @@
 //! The order of communications of several communicators: a communication waits for those of others with which ranks could start it in another
 //! order (`analysis::communicators`).
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId};
+use grammar::{BlockId, Program, Stmt, StmtId};
 use hir_ir::{blocks::nested_blocks, streams::sets_stream};
 
 use crate::analysis::{

@@ -5,9 +5,7 @@
 //! permuted to the front before the collective, or back to their position after it.
 
 use grammar::{
-    attr,
-    ir::{DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, ParallelType, Program, TensorId},
-    ops::Op,
+    DeviceDim, Domains, ExprId, Memory, Op, OpStmt, Operand, ParallelType, Program, TensorId, attr,
 };
 use hir_ir::build::{self, IrBuilder};
 

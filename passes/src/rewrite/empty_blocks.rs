@@ -1,6 +1,6 @@
 //! Removes loops and branches without statements.
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId, SymbolId};
+use grammar::{BlockId, Program, Stmt, StmtId, SymbolId};
 use hir_ir::{
     blocks::nested_blocks,
     edit::{StmtEdit, rewrite},

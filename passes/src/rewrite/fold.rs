@@ -5,8 +5,8 @@
 //! Floating-point expressions are also left unchanged.
 
 use grammar::{
+    Expr, ExprId, Function, InfixOp, PrefixOp, Program, SymbolId,
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, Function, InfixOp, PrefixOp, Program, SymbolId},
 };
 use rustc_hash::FxHashMap;
 

@@ -1,9 +1,6 @@
 //! Computes coordinates of ranks in a mesh as scalar expressions of `rank`.
 
-use grammar::{
-    ir::{DeviceDim, Expr, ExprId, Function, InfixOp, Mesh, Program},
-    ops::Op,
-};
+use grammar::{DeviceDim, Expr, ExprId, Function, InfixOp, Mesh, Op, Program};
 use hir_ir::build::{infix, rank};
 
 /// Returns the rank's coordinate along a dimension of the mesh. The value is meaningless on ranks outside the

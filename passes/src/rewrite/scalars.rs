@@ -1,9 +1,7 @@
 //! Rewrites the scalar expressions of a program.
 
 use grammar::{
-    arena::Arena,
-    attr,
-    ir::{Axis, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    Arena, Axis, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform, attr,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -3,11 +3,8 @@
 //! Invariant: `Sharding::of` returns the given sharding for the tensor.
 
 use grammar::{
-    ir::{
-        Axis, AxisId, AxisKind, AxisSuffix, Domains, Expr, ExprId, Function, Memory, ParallelType, Program,
-        TensorId, Transform,
-    },
-    ops::Op,
+    Axis, AxisId, AxisKind, Domains, Expr, ExprId, Function, Memory, Op, ParallelType, Program, TensorId,
+    Transform, ir::AxisSuffix,
 };
 use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashMap;

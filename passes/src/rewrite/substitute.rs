@@ -1,6 +1,6 @@
 //! Copies statements with names replaced.
 
-use grammar::ir::{
+use grammar::{
     Attr, BlockId, Expr, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId,
     TensorId,
 };

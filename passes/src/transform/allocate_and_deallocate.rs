@@ -42,12 +42,7 @@ mod deallocate;
 mod storage_users;
 mod stream_order;
 
-use grammar::{
-    attr,
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass},
-    words::MemoryType,
-};
+use grammar::{AccessMode, BlockId, MemoryType, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, attr};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{

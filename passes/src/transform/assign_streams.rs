@@ -88,12 +88,7 @@ mod fork_join;
 mod options;
 mod regions;
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass},
-};
+use grammar::{AccessMode, BlockId, Code, Diagnostic, For, OpClass, OpStmt, Program, Stmt, StmtId, TensorId};
 use hir_ir::{build::IrBuilder, edit::number_streams};
 use rustc_hash::FxHashSet;
 

@@ -36,13 +36,7 @@
 //! The pass keeps unreachable code if the rest of the program would not pass the verifier without it: the
 //! verifier requires definitions in the text, whether or not they are reached.
 
-use grammar::{
-    arena::Arena,
-    attr,
-    diagnostic::{Diagnostic, has_errors},
-    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::Op,
-};
+use grammar::{Arena, BlockId, Diagnostic, Op, Program, Stmt, StmtId, SymbolId, TensorId, attr, has_errors};
 use hir_ir::edit::{StmtEdit, number_streams, rewrite};
 use rustc_hash::FxHashSet;
 

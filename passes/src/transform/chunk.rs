@@ -26,11 +26,7 @@ mod sizes;
 use std::ops::RangeInclusive;
 
 use grammar::{
-    axis_text,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{AxisId, Domains, ParallelType, Program, TensorId, Transform},
-    span::Span,
+    AxisId, Code, Diagnostic, Domains, ParallelType, Program, Span, TensorId, Transform, axis_text,
 };
 use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashSet;

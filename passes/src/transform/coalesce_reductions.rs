@@ -21,12 +21,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    DimMap, attr,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{Memory, Mesh, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, TypeRule},
-    words::RedOp,
+    AccessMode, DType, Diagnostic, DimMap, Memory, Mesh, Op, OpStmt, Operand, Program, RedOp, Stmt, StmtId,
+    TensorId, TypeRule, attr,
 };
 use hir_ir::{
     build::{self, IrBuilder},

@@ -42,10 +42,8 @@ mod def_use;
 mod definitions;
 
 use grammar::{
+    AccessMode, Attr, AxisId, BlockId, Diagnostic, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId,
     attr::AttrName,
-    diagnostic::Diagnostic,
-    ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass},
 };
 use hir_ir::streams::StreamFacts;
 use rustc_hash::{FxHashMap, FxHashSet};

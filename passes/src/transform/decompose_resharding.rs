@@ -50,13 +50,8 @@ mod slices;
 mod transposed_products;
 
 use grammar::{
-    DimMap, attr, axis_text,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Attr, AxisId, BlockId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass, TypeRule},
-    rules::AxesState,
-    span::Span,
+    AccessMode, Attr, AxesState, AxisId, BlockId, Code, Diagnostic, DimMap, Op, OpClass, OpStmt, Operand,
+    ParallelType, Program, Span, Stmt, StmtId, TensorId, TypeRule, attr, axis_text,
 };
 use hir_ir::{
     build::{self, IrBuilder},

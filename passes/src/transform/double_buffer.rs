@@ -35,11 +35,8 @@
 mod order;
 
 use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    ir::{BlockId, Domains, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-    span::Span,
+    AccessMode, BlockId, Diagnostic, Domains, For, InfixOp, Op, OpClass, OpStmt, Operand, Program, Span,
+    Stmt, StmtId, TensorId, attr,
 };
 use hir_ir::{
     blocks::nested_blocks,

@@ -24,12 +24,10 @@
 //! `select-algorithms`. Both statements have to be in one block, with only allocations and views between them.
 
 use grammar::{
+    AccessMode, Algorithm, Backend, CommunicationType, Diagnostic, Op, OpClass, OpStmt, Program, Stmt,
+    StmtId, TensorId,
     algorithm_table::{AlgorithmTable, DEFAULT_RULES, has_epilogue},
     attr,
-    diagnostic::Diagnostic,
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-    words::{Algorithm, Backend, CommunicationType},
 };
 use hir_ir::blocks;
 

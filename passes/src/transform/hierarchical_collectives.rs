@@ -45,11 +45,8 @@ mod teams;
 mod waits;
 
 use grammar::{
+    Algorithm, BlockId, CommunicationType, Diagnostic, Op, OpClass, OpStmt, Program, Stmt, StmtId, TensorId,
     attr,
-    diagnostic::Diagnostic,
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
-    words::{Algorithm, CommunicationType},
 };
 use hir_ir::{
     blocks::{nested_blocks, stmts_in_divergent_branches},

@@ -37,10 +37,8 @@
 //! buffer has another handle in every iteration.
 
 use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::{AccessMode, OpClass},
+    AccessMode, BlockId, Code, Diagnostic, For, If, OpClass, OpStmt, Program, Stmt, StmtId, SymbolId,
+    TensorId,
 };
 use hir_ir::{
     build::IrBuilder,

@@ -18,11 +18,7 @@
 //! definition if a statement assigns its scalar, which hides the definition, and if two axes with the same
 //! number would get the same text.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Expr, ExprId, Operand, Program, Stmt, Stream, SymbolId, TensorId},
-};
+use grammar::{Code, Diagnostic, Expr, ExprId, Operand, Program, Stmt, Stream, SymbolId, TensorId};
 use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -34,14 +34,8 @@ mod post;
 mod steps;
 
 use grammar::{
-    DimMap,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{AxisKind, BlockId, DeviceDim, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass, TypeRule},
-    ranks_in_meshes,
-    span::Span,
-    words::{Backend, CommunicationType},
+    AxisKind, Backend, BlockId, Code, CommunicationType, DeviceDim, Diagnostic, DimMap, Op, OpClass, OpStmt,
+    ParallelType, Program, Span, Stmt, StmtId, TensorId, TypeRule, ranks_in_meshes,
 };
 use hir_ir::{build::IrBuilder, edit::expand};
 use rustc_hash::FxHashSet;

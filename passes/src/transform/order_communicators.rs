@@ -32,7 +32,7 @@
 //! Later passes of the list keep the order: behind each that loses it, the pass manager makes it again. It does so without this pass, too, if
 //! the program had the order before. Only schedule-communication, which makes another order on purpose, may do so before this pass.
 
-use grammar::{diagnostic::Diagnostic, ir::Program};
+use grammar::{Diagnostic, Program};
 
 use crate::{
     analysis::communicators::Communicators,

@@ -47,13 +47,7 @@ mod unequal_chunks;
 
 use std::cmp::Reverse;
 
-use grammar::{
-    Named,
-    diagnostic::Diagnostic,
-    ir::{Program, StmtId},
-    span::Span,
-    words::CommunicationType,
-};
+use grammar::{CommunicationType, Diagnostic, Named, Program, Span, StmtId};
 use hir_ir::search::Budget;
 use rustc_hash::{FxHashMap, FxHashSet};
 

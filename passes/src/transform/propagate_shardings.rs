@@ -60,12 +60,8 @@ use crate::{
 };
 use choice::{ClaimedPieces, Claims, Demands, mesh_conflict};
 use grammar::{
-    DimMap, Named, ResultDim,
-    diagnostic::Diagnostic,
-    dims_of_first_result,
-    dtype::DType,
-    ir::{Attr, AxisKind, DeviceDim, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-    result_dims,
+    Attr, AxisKind, DType, DeviceDim, Diagnostic, DimMap, Mesh, Named, OpStmt, Operand, ParallelType,
+    Program, ResultDim, Stmt, StmtId, TensorId, dims_of_first_result, result_dims,
 };
 use hir_ir::build::IrBuilder;
 use preference::Preference;

@@ -24,11 +24,7 @@
 //! The pass therefore follows storage in both directions through views, `.alias`, and copies to names that
 //! may have no storage of their own, regardless of the order of statements.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass},
-};
+use grammar::{AccessMode, BlockId, Diagnostic, OpClass, OpStmt, Program, Stmt, StmtId, TensorId};
 use hir_ir::edit::{StmtEdit, rewrite};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -31,12 +31,7 @@
 //! A fact holds at the beginning of a loop's body only if it holds before the loop and at the end of the
 //! body. Which streams are one stream says `hir_ir::streams`.
 
-use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId},
-    ops::{Op, OpClass},
-};
+use grammar::{Diagnostic, Op, OpClass, Program, Stmt, StmtId, attr};
 use hir_ir::{
     dataflow::{Analysis, Direction, Point, solve},
     edit::{StmtEdit, rewrite},

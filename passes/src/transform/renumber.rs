@@ -26,10 +26,7 @@
 //! order of its operand, so these axes keep their relative order. In a dump, numbers also show which axes
 //! were split: the printer writes `Domains:` if the new numbers would mislead.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Attr, AxisId, ExprId, Program, Stmt, Stream, SymbolId, TensorId, UnitId},
-};
+use grammar::{Attr, AxisId, Diagnostic, ExprId, Program, Stmt, Stream, SymbolId, TensorId, UnitId};
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -64,12 +64,7 @@ mod posts;
 mod sends;
 mod waits;
 
-use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, StmtId, SymbolId, TensorId},
-    ops::OpClass,
-};
+use grammar::{BlockId, Diagnostic, OpClass, Program, StmtId, SymbolId, TensorId, attr};
 use hir_ir::blocks::nested_blocks;
 use rustc_hash::FxHashSet;
 

@@ -31,12 +31,10 @@
 //! for which hosts may wait.
 
 use grammar::{
+    Algorithm, AxisKind, Backend, CommunicationType, Diagnostic, Op, OpStmt, ParallelType, Program, Stmt,
+    StmtId, TensorId,
     algorithm_table::{AlgorithmTable, DEFAULT_RULES, facts, has_epilogue},
     attr,
-    diagnostic::Diagnostic,
-    ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-    words::{Algorithm, Backend, CommunicationType},
 };
 use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -20,11 +20,7 @@
 //! `hir-run --program 0=a.hir,1=b.hir` runs one program per rank.
 
 use grammar::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
+    BlockId, Code, Diagnostic, Expr, Op, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, attr,
     ranks_in_meshes,
 };
 use hir_ir::edit::{StmtEdit, number_streams, rewrite};

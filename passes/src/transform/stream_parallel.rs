@@ -45,10 +45,7 @@ mod plan;
 mod slicing;
 mod views;
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId},
-};
+use grammar::{Diagnostic, Program, Stmt, StmtId};
 use hir_ir::build::IrBuilder;
 
 use crate::pass::{Arguments, Change, Pass, Remarks};

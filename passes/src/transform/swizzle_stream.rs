@@ -18,10 +18,7 @@
 //! that share the axis. If ranks have to work on the same chunk at a time, as in an all-reduce of each chunk,
 //! it changes nothing.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt, TensorId},
-};
+use grammar::{Diagnostic, Program, Stmt, TensorId};
 use hir_ir::{blocks::nested_blocks, build::IrBuilder};
 
 use crate::{

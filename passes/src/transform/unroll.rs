@@ -36,12 +36,8 @@
 
 use crate::pass::Obstacle;
 use grammar::{
-    codes::Code,
-    count_text,
-    diagnostic::Diagnostic,
-    ir::{AxisId, BlockId, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
-    list_text, loop_variant_tensors,
-    ops::Op,
+    AxisId, BlockId, Code, Diagnostic, ExprId, For, InfixOp, Op, OpStmt, Operand, Program, Stmt, StmtId,
+    SymbolId, TensorId, count_text, list_text, loop_variant_tensors,
 };
 use hir_ir::{
     blocks::nested_blocks,

@@ -33,10 +33,7 @@
 mod results;
 
 use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass},
+    AccessMode, BlockId, Diagnostic, If, Op, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId, attr,
 };
 use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -1,11 +1,6 @@
 //! The repairs that give each iteration of a loop storage of its own.
 
-use grammar::{
-    attr,
-    ir::{Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
-    words::{Backend, MemoryType},
-};
+use grammar::{Backend, MemoryType, Op, OpClass, Stmt, StmtId, TensorId, attr};
 use hir_ir::edit::Edit;
 
 use crate::{editable_text::EditableText, repair::InsertionPoint};

@@ -1,9 +1,6 @@
 //! The repairs that move a statement: a Wait, or a Deallocate down.
 
-use grammar::{
-    ir::{Program, Stmt, StmtId},
-    ops::Op,
-};
+use grammar::{Op, Program, Stmt, StmtId};
 use hir_ir::edit::{Edit, NewStatement, Place};
 
 use super::insert;

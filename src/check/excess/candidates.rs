@@ -7,7 +7,7 @@
 //! * A communicator whose collectives run over peer memory has a queue that depends on its `Wait`s
 //!   (`transport::queue`).
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use hir_plan::{BufferNo, InstKind, Plan, SignalKind, SyncEffect, World, sync::InstRef};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, StmtOnRank};

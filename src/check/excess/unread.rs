@@ -9,7 +9,7 @@
 //! statements of one communication are reported together or not at all: without one of them the others would
 //! wait forever.
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, ExcessNotSearched, StmtOnRank};

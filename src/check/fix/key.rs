@@ -1,6 +1,6 @@
 //! What identifies a finding in several edited texts: statements by their numbers.
 
-use grammar::codes::Code;
+use grammar::Code;
 use hir_plan::Plan;
 
 use crate::{

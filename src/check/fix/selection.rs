@@ -5,7 +5,7 @@
 //! Such an edit is made only if fewer other edits are then needed, no fault is left, and the program takes less time in the estimate than with
 //! the other edits alone. In a program without races, all orders of the statements give one result, so that streams change no result.
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use hir_ir::{
     edit::{Edit, Edits, NewStatement, Place},
     search::Budget,

@@ -1,9 +1,6 @@
 //! Numbers of statements that stay the same in all edited texts.
 
-use grammar::{
-    arena::Id,
-    ir::{Program, StmtId},
-};
+use grammar::{Id, Program, StmtId};
 use hir_ir::edit::{Edit, apply, corresponding};
 use hir_plan::Plan;
 use rustc_hash::FxHashMap;

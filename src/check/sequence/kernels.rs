@@ -1,6 +1,6 @@
 //! Kernels of communicators that ranks may start in contradictory orders if runs of several programs follow each other.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
+use grammar::{Code, Diagnostic, Source};
 
 use super::SequencedProgram;
 use crate::{

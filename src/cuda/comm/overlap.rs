@@ -3,7 +3,7 @@
 
 use super::{DenseBuffer, NcclCall};
 use crate::unsupported::Unsupported;
-use grammar::collective::Contribution;
+use grammar::Contribution;
 use hir_plan::CollectiveKind;
 
 /// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index
@@ -85,7 +85,7 @@ fn ranges_overlap((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
 #[cfg(test)]
 mod tests {
     use CommunicationType::*;
-    use grammar::{dtype::DType, words::CommunicationType};
+    use grammar::{CommunicationType, DType};
 
     use super::*;
     use hir_plan::ReduceOp;

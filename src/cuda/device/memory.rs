@@ -8,7 +8,7 @@ use super::{
     Device, Stream,
     resources::{MemoryBlock, OwnedResource},
 };
-use crate::ExecutorError;
+use crate::{ExecutorError, Result};
 
 /// A 2-D copy: `height` rows of `width` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Device {
     ///
     /// # Errors
     /// Returns `OutOfMemory` if there is too little memory, and fails if a call fails.
-    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, ExecutorError> {
+    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64> {
         let bytes = bytes.max(256);
         if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
             return Ok(address);
@@ -40,12 +40,7 @@ impl Device {
     ///
     /// # Errors
     /// As for `allocate`, and those of the function.
-    pub fn with_memory(
-        &self,
-        rank: usize,
-        bytes: usize,
-        work: impl FnOnce(u64) -> Result<(), ExecutorError>,
-    ) -> Result<(), ExecutorError> {
+    pub fn with_memory(&self, rank: usize, bytes: usize, work: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let address = self.take_memory(rank, bytes.max(256))?;
         let done = work(address);
         // SAFETY: the address came from `cuMemAlloc`; the call waits for what uses the memory, and nothing has the address any more.
@@ -53,7 +48,7 @@ impl Device {
         done.and(self.driver.check("cuMemFree", status))
     }
 
-    fn take_memory(&self, rank: usize, bytes: usize) -> Result<u64, ExecutorError> {
+    fn take_memory(&self, rank: usize, bytes: usize) -> Result<u64> {
         let mut address = 0;
         // SAFETY: the pointer is to a live address.
         let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes) };
@@ -69,13 +64,13 @@ impl Device {
     }
 
     /// Allocates page-locked host memory for the lifetime of the plan.
-    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, ExecutorError> {
+    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
         let pointer = self.locked(bytes)?;
         self.track(OwnedResource::PinnedMemory(pointer));
         Ok(pointer)
     }
 
-    fn locked(&self, bytes: usize) -> Result<*mut u8, ExecutorError> {
+    fn locked(&self, bytes: usize) -> Result<*mut u8> {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
@@ -85,7 +80,7 @@ impl Device {
 
     /// Allocates words in page-locked memory, set to 0, that this process reads while streams write them.
     /// They are never freed.
-    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], ExecutorError> {
+    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32]> {
         let first = self.locked(count * size_of::<AtomicU32>())?;
         // SAFETY: the allocation has this many bytes, lives as long as the process and is aligned to a page;
         // 0 is a valid word. The device writes whole words, as another thread would.
@@ -97,19 +92,14 @@ impl Device {
 
     /// Copies device memory, which may be a peer's. The caller guarantees the addresses: the views of a plan
     /// lie inside their buffers.
-    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<()> {
         // SAFETY: views lie inside buffers, which lie inside segments that are mapped while the plan is used.
         let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoDAsync", status)
     }
 
     /// Accesses memory of peers, and waits: their pages are mapped at the first access, and no run shall wait for that. 4 bytes at `to` are lost.
-    pub fn touch(
-        &self,
-        to: u64,
-        peers: impl Iterator<Item = u64>,
-        stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    pub fn touch(&self, to: u64, peers: impl Iterator<Item = u64>, stream: Stream) -> Result<()> {
         for address in peers {
             self.copy(to, address, size_of::<u32>(), stream)?;
         }
@@ -117,7 +107,7 @@ impl Device {
     }
 
     /// Copies rows of equal length with different pitches.
-    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<()> {
         let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
         let it = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
@@ -143,7 +133,7 @@ impl Device {
     }
 
     /// Fills memory with a byte.
-    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
@@ -153,7 +143,7 @@ impl Device {
     }
 
     /// Copies host memory to the device and waits for the copy.
-    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), ExecutorError> {
+    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
@@ -165,13 +155,7 @@ impl Device {
     }
 
     /// Copies device memory to page-locked memory, in stream order.
-    pub fn download(
-        &self,
-        to: *mut u8,
-        from: u64,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), ExecutorError> {
+    pub fn download(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
@@ -183,7 +167,7 @@ impl Device {
 
     /// Copies device memory to any host memory and waits for the copy. Work that is still running may write
     /// the source.
-    pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), ExecutorError> {
+    pub fn read(&self, to: &mut [u8], from: u64) -> Result<()> {
         if to.is_empty() {
             return Ok(());
         }
@@ -193,7 +177,7 @@ impl Device {
     }
 
     /// Writes a 32-bit value to device memory after the work on the stream.
-    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<()> {
         // SAFETY: the address is aligned to 4 bytes and lies in a mapped segment, in memory of this plan, or in
         // page-locked memory. Without flags (argument 0), the write comes after all earlier writes.
         let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, address, value, 0) };
@@ -201,7 +185,7 @@ impl Device {
     }
 
     /// Makes the stream wait until a value in memory is at least `value`, modulo 2^32.
-    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), ExecutorError> {
+    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<()> {
         // SAFETY: as `write_value`.
         let status =
             unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, self.wait_flags) };

@@ -8,7 +8,7 @@
 use cudarc::driver::sys;
 
 use super::{Device, Event, Stream};
-use crate::{ExecutorError, ProcessGroup};
+use crate::{ProcessGroup, Result};
 
 /// The resources of a device.
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl<T: Copy> Pool<T> {
     }
 
     /// Returns an object that is not in use, and creates it if there is none.
-    pub fn take(&mut self, make: impl FnOnce() -> Result<T, ExecutorError>) -> Result<T, ExecutorError> {
+    pub fn take(&mut self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.used == self.made.len() {
             self.made.push(make()?);
         }
@@ -119,7 +119,7 @@ impl Device {
     ///
     /// # Errors
     /// A call fails, or a rank does not answer.
-    pub fn release(&self, taken: &ResourceMark, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    pub fn release(&self, taken: &ResourceMark, peers: &dyn ProcessGroup) -> Result<()> {
         let driver = self.driver;
         // SAFETY: no arguments; a context is current.
         driver.check("cuCtxSynchronize", unsafe { (driver.cuCtxSynchronize)() })?;
@@ -159,7 +159,7 @@ impl Device {
     ///
     /// # Errors
     /// A call fails, or a rank does not answer.
-    pub fn free_memory(&self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    pub fn free_memory(&self, peers: &dyn ProcessGroup) -> Result<()> {
         self.free_where(|_| true, peers)
     }
 
@@ -167,11 +167,7 @@ impl Device {
     ///
     /// # Errors
     /// As for `free_memory`.
-    pub fn free_where(
-        &self,
-        is_freed: impl Fn(u64) -> bool,
-        peers: &dyn ProcessGroup,
-    ) -> Result<(), ExecutorError> {
+    pub fn free_where(&self, is_freed: impl Fn(u64) -> bool, peers: &dyn ProcessGroup) -> Result<()> {
         let (driver, mut resources) = (self.driver, self.resources.borrow_mut());
         for it in resources.mapped.extract_if(.., |it| is_freed(it.address)) {
             // SAFETY: the address came from `cuIpcOpenMemHandle`, and nothing runs on the device.

@@ -8,7 +8,7 @@ use hir_executor::{AlgorithmUse, Machine, MatmulAlgorithm};
 
 use super::{Engine, ProcessGroup, Stream};
 use crate::{
-    ExecutorError, discover,
+    Result, discover,
     exchange::gather,
     executable::Command,
     library::Driver,
@@ -19,7 +19,7 @@ use crate::{
 ///
 /// # Errors
 /// cuBLASLt is missing, or a call of the driver fails.
-pub(crate) fn machine(driver: &Driver, device: sys::CUdevice) -> Result<Machine, ExecutorError> {
+pub(crate) fn machine(driver: &Driver, device: sys::CUdevice) -> Result<Machine> {
     let version = discover::driver_version(driver)?;
     Ok(Machine {
         gpu: discover::name(driver, device)?,
@@ -39,7 +39,7 @@ impl Engine {
         &mut self,
         peers: &dyn ProcessGroup,
         given: &[(String, MatmulAlgorithm)],
-    ) -> Result<AlgorithmUse, ExecutorError> {
+    ) -> Result<AlgorithmUse> {
         peers.report_phase("setting the algorithms of matrix products");
         self.use_own_algorithms();
         let mut mine: Vec<(String, bool, Option<String>)> = Vec::new();
@@ -91,11 +91,7 @@ impl Engine {
     ///
     /// # Errors
     /// The device fails.
-    pub(super) fn try_algorithm(
-        &self,
-        product: usize,
-        algorithm: MatmulAlgorithm,
-    ) -> Result<Option<String>, ExecutorError> {
+    pub(super) fn try_algorithm(&self, product: usize, algorithm: MatmulAlgorithm) -> Result<Option<String>> {
         let Some((mut call, stream)) = self.product_call(product) else { return Ok(None) };
         call.set_algorithm(algorithm);
         if let Err(fault) = call.check(algorithm).and_then(|()| call.issue(stream)) {

@@ -9,14 +9,14 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{Engine, IssueMode, ProgressWords};
 use crate::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     buffer_assignment::{PortMemory, Segment},
     device::{Device, Event, Stream},
     executable::{BoundMemory, CallerBuffer, CallerMemory, workspaces},
     graph::Graph,
     library_state::LibraryState,
 };
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_executor::{CallerPort, CallerPorts, LoadOptions, PortBuffer};
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
 
@@ -67,7 +67,7 @@ impl CallerProgram {
         device: Rc<Device>,
         libraries: &mut LibraryState,
         LoadOptions { captures, donated }: LoadOptions,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let (rank, attention) = (peers.rank(), libraries.attention.clone());
         let workspaces = world.get(rank).map(|it| workspaces(it, attention.as_deref())).transpose()?;
         let workspaces = &workspaces.unwrap_or_default();
@@ -165,7 +165,7 @@ impl CallerProgram {
         shared: &[u64],
         stream: Stream,
         peers: &dyn ProcessGroup,
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         if addresses.len() != self.uses.len() {
             return Err(ExecutorError::Internal(format!(
                 "{} addresses were passed for {} buffers",
@@ -216,7 +216,7 @@ impl CallerProgram {
 
     /// Makes the first calls of libraries for a run with these addresses. Where results lie in inputs, these keep their values until the run: other
     /// memory takes the place of all that the caller passes.
-    fn warm_up(&mut self, addresses: &[u64], peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    fn warm_up(&mut self, addresses: &[u64], peers: &dyn ProcessGroup) -> Result<()> {
         let (rank, engine) = (self.engine.memory.rank, &mut self.engine);
         let slices = &engine.memory.assignment.ranks[rank].buffers;
         let lends = slices.iter().any(|it| it.segment == Segment::Lent);
@@ -239,7 +239,7 @@ impl CallerProgram {
 
     /// Returns the index of the captured run with these addresses, which it captures if they repeat. Without one, makes the
     /// commands use the addresses.
-    fn graph(&mut self, addresses: &[u64]) -> Result<Option<usize>, ExecutorError> {
+    fn graph(&mut self, addresses: &[u64]) -> Result<Option<usize>> {
         self.last.1 = if self.last.0 == addresses { self.last.1 + 1 } else { 0 };
         if self.last.1 == 0 {
             self.last.0 = addresses.to_vec();
@@ -263,7 +263,7 @@ impl CallerProgram {
     }
 
     /// Copies the inputs that are not used in place, or such outputs; `direct` has the addresses that are bound.
-    fn copy(&self, addresses: &[u64], direct: &[u64], inputs: bool) -> Result<(), ExecutorError> {
+    fn copy(&self, addresses: &[u64], direct: &[u64], inputs: bool) -> Result<()> {
         let device = &self.engine.device;
         for ((port, it), callers) in self.ports.buffers.iter().zip(&self.uses).zip(addresses) {
             let Use::Copied { address, bytes } = *it else { continue };
@@ -279,11 +279,7 @@ impl CallerProgram {
 }
 
 /// Returns the ports of a plan, and how each of their buffers is used.
-fn ports(
-    plan: &Plan,
-    engine: &Engine,
-    memory: &CallerMemory,
-) -> Result<(CallerPorts, Vec<Use>), ExecutorError> {
+fn ports(plan: &Plan, engine: &Engine, memory: &CallerMemory) -> Result<(CallerPorts, Vec<Use>)> {
     let mut found = CallerPorts { buffers: Vec::new(), inputs: Vec::new(), outputs: Vec::new() };
     let mut uses = Vec::new();
     // By entry of `uses`: the buffer of the plan.

@@ -6,7 +6,7 @@ use grammar::dtype::Class;
 
 use super::{Engine, Input, bytes};
 use crate::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     device::Stream,
     kernels::{BLOCK, CommonKernel},
 };
@@ -24,11 +24,7 @@ impl Engine {
     ///
     /// # Errors
     /// An input does not fit, or a call fails.
-    pub(super) fn load_inputs(
-        &mut self,
-        inputs: &[Arc<Data>],
-        peers: &dyn ProcessGroup,
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn load_inputs(&mut self, inputs: &[Arc<Data>], peers: &dyn ProcessGroup) -> Result<()> {
         let rank = self.plan().rank;
         // Signals only increase, so they keep their values.
         let signal_bytes = self.memory.assignment.signal_bytes;
@@ -68,7 +64,7 @@ impl Engine {
     }
 
     /// Returns the outputs of the last run from host memory.
-    pub(super) fn read_outputs(&self) -> Result<Vec<Option<DenseTensor>>, ExecutorError> {
+    pub(super) fn read_outputs(&self) -> Result<Vec<Option<DenseTensor>>> {
         let mut blocks = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
             blocks.push(match output {
@@ -90,7 +86,7 @@ impl Engine {
     ///
     /// # Errors
     /// A view lies outside its buffer, or a call fails.
-    pub(super) fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>, ExecutorError> {
+    pub(super) fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>> {
         let rank = self.plan().rank;
         let mut blocks = Vec::with_capacity(views.len());
         for view in views {
@@ -105,7 +101,7 @@ impl Engine {
     }
 
     /// Copies the outputs to the host after the work on a stream.
-    pub(super) fn copy_outputs_to_host(&self, stream: Stream) -> Result<(), ExecutorError> {
+    pub(super) fn copy_outputs_to_host(&self, stream: Stream) -> Result<()> {
         self.outputs
             .iter()
             .flatten()
@@ -114,7 +110,7 @@ impl Engine {
 
     /// Overwrites the outputs that the program writes to, so that elements that a run does not write become
     /// visible.
-    pub(super) fn poison(&self) -> Result<(), ExecutorError> {
+    pub(super) fn poison(&self) -> Result<()> {
         self.outputs
             .iter()
             .flatten()
@@ -123,7 +119,7 @@ impl Engine {
     }
 
     /// Negates the floating-point elements of the inputs for which `is_chosen` returns true.
-    pub(super) fn negate_inputs(&self, is_chosen: impl Fn(&Input) -> bool) -> Result<(), ExecutorError> {
+    pub(super) fn negate_inputs(&self, is_chosen: impl Fn(&Input) -> bool) -> Result<()> {
         let kernel = self.executable.common_kernel(CommonKernel::Negate);
         for (input, port) in self.inputs.iter().zip(&self.plan().inputs) {
             let Some(it) = input.as_ref().filter(|it| it.bytes > 0 && is_chosen(it)) else { continue };
@@ -139,7 +135,7 @@ impl Engine {
     }
 
     /// Restores the inputs that the program has written to.
-    pub(super) fn restore(&self) -> Result<(), ExecutorError> {
+    pub(super) fn restore(&self) -> Result<()> {
         for it in self.inputs.iter().flatten() {
             if let Some(backup) = it.backup.filter(|_| it.bytes > 0) {
                 self.device.copy(it.address, backup, it.bytes, self.main_stream)?;

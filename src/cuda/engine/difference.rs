@@ -1,7 +1,7 @@
 //! Compares the outputs of a run bit by bit with those of an earlier run.
 
 use super::{Engine, Output, bytes};
-use crate::{ExecutorError, ProcessGroup};
+use crate::{ExecutorError, ProcessGroup, Result};
 use hir_tensor::{
     data::{Data, bytes::of_little_endian},
     shard::unravel_index,
@@ -23,13 +23,13 @@ impl Engine {
     }
 
     /// Describes the first element of this rank's outputs on the host that differs from `kept`.
-    pub(super) fn difference(&self, kept: &KeptOutputs) -> Result<Option<String>, ExecutorError> {
+    pub(super) fn difference(&self, kept: &KeptOutputs) -> Result<Option<String>> {
         for ((output, port), before) in self.outputs.iter().zip(&self.plan().outputs).zip(kept) {
             let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
             if now == before {
                 continue;
             }
-            let part = |bytes: &[u8]| -> Result<Data, ExecutorError> {
+            let part = |bytes: &[u8]| -> Result<Data> {
                 let whole = of_little_endian(it.dtype, bytes)
                     .map_err(|it| ExecutorError::Internal(format!("cannot compare an output: {it}")))?;
                 Ok(whole.gather(&it.view))
@@ -60,7 +60,7 @@ impl Engine {
 pub(super) fn earliest_difference(
     peers: &dyn ProcessGroup,
     mine: Option<(u64, String)>,
-) -> Result<Option<(u64, String)>, ExecutorError> {
+) -> Result<Option<(u64, String)>> {
     let mine = mine.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
     let all = peers.all_gather(&mine)?;
     let decode = |it: &Vec<u8>| {

@@ -10,7 +10,7 @@ use hir_plan::View;
 use hir_tensor::{data::Data, dense::DenseTensor};
 
 use super::{Engine, IssueMode, algorithms::machine};
-use crate::{exchange::gather, progress::ProgressWords};
+use crate::{Result, exchange::gather, progress::ProgressWords};
 
 impl Executor for Engine {
     fn progress(&self) -> Arc<dyn RunProgress> {
@@ -25,12 +25,12 @@ impl Executor for Engine {
         self.capture_obstacle()
     }
 
-    fn own_machine(&self) -> Result<(Machine, Option<&str>), ExecutorError> {
+    fn own_machine(&self) -> Result<(Machine, Option<&str>)> {
         let machine = machine(self.device.driver, self.device.handle)?;
         Ok((machine, self.comms.library.as_deref()))
     }
 
-    fn machines(&self, peers: &dyn ProcessGroup) -> Result<Vec<Machine>, ExecutorError> {
+    fn machines(&self, peers: &dyn ProcessGroup) -> Result<Vec<Machine>> {
         gather(peers, &machine(self.device.driver, self.device.handle)?)
     }
 
@@ -38,22 +38,22 @@ impl Executor for Engine {
         &mut self,
         peers: &dyn ProcessGroup,
         given: &[(String, MatmulAlgorithm)],
-    ) -> Result<AlgorithmUse, ExecutorError> {
+    ) -> Result<AlgorithmUse> {
         self.use_algorithms(peers, given)
     }
 
-    fn load_inputs(&mut self, inputs: &[Arc<Data>], peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    fn load_inputs(&mut self, inputs: &[Arc<Data>], peers: &dyn ProcessGroup) -> Result<()> {
         self.load_inputs(inputs, peers)
     }
 
-    fn run(&mut self) -> Result<Vec<Option<DenseTensor>>, ExecutorError> {
+    fn run(&mut self) -> Result<Vec<Option<DenseTensor>>> {
         self.issue(IssueMode::Checked)?;
         self.count_run()?;
         self.synchronize()?;
         self.read_outputs()
     }
 
-    fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>, ExecutorError> {
+    fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>> {
         self.read_views(views)
     }
 
@@ -62,7 +62,7 @@ impl Executor for Engine {
         peers: &dyn ProcessGroup,
         options: TuneOptions,
         on_product: &dyn Fn(usize, usize),
-    ) -> Result<Tuning, ExecutorError> {
+    ) -> Result<Tuning> {
         self.tune(peers, options, on_product)
     }
 
@@ -72,11 +72,11 @@ impl Executor for Engine {
         warmup: WarmUp,
         iterations: usize,
         graph: bool,
-    ) -> Result<TimedRuns, ExecutorError> {
+    ) -> Result<TimedRuns> {
         self.time(peers, warmup, iterations, graph)
     }
 
-    fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, ExecutorError> {
+    fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>> {
         self.profile_lines(peers)
     }
 
@@ -87,15 +87,15 @@ impl Executor for Engine {
         seed: u64,
         graph: bool,
         on_run: &dyn Fn(usize),
-    ) -> Result<Option<String>, ExecutorError> {
+    ) -> Result<Option<String>> {
         self.stress(peers, runs, seed, graph, on_run)
     }
 
-    fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes, ExecutorError> {
+    fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes> {
         self.measure_times(peers)
     }
 
-    fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile, ExecutorError> {
+    fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile> {
         self.profile_host(peers, graph)
     }
 }

@@ -1,7 +1,7 @@
 //! Captures a plan as a graph and launches it repeatedly.
 
 use super::{Engine, IssueMode};
-use crate::{ExecutorError, graph::Graph};
+use crate::{ExecutorError, Result, graph::Graph};
 use hir_plan::{Inst, InstKind, Plan};
 
 /// Returns the error of a capture of an instruction that makes the host wait: a replay does not involve the host.
@@ -19,7 +19,7 @@ impl Engine {
     }
 
     /// Captures the plan as a graph, whose replays copy the outputs to the host if `reads_outputs` is set.
-    pub(super) fn capture(&mut self, reads_outputs: bool) -> Result<Graph, ExecutorError> {
+    pub(super) fn capture(&mut self, reads_outputs: bool) -> Result<Graph> {
         self.upload_epoch()?;
         let before = self.epoch;
         self.device.begin_capture(self.main_stream)?;
@@ -32,12 +32,12 @@ impl Engine {
     }
 
     /// Copies the host's epoch to the device: replays may follow runs that were issued command by command.
-    pub(super) fn upload_epoch(&self) -> Result<(), ExecutorError> {
+    pub(super) fn upload_epoch(&self) -> Result<()> {
         self.device.upload(self.executable.epoch_address, &self.epoch.to_le_bytes(), self.main_stream)
     }
 
     /// Launches the captured plan once.
-    pub(super) fn replay(&mut self, graph: &Graph) -> Result<(), ExecutorError> {
+    pub(super) fn replay(&mut self, graph: &Graph) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), false);
         self.progress.issued_all(self.run_index());

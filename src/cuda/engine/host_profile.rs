@@ -14,7 +14,7 @@ use grammar::Named;
 
 use super::{Engine, IssueMode};
 use crate::{
-    ExecutorError, ProcessGroup,
+    ProcessGroup, Result,
     device::{Event, Stream},
     executable::{Command, ScheduledCommand},
     signals::SignalOp,
@@ -111,7 +111,7 @@ fn decode(rank: usize, bytes: &[u8]) -> Option<HostProfile> {
 }
 
 /// Returns the number of measured rounds for all ranks; `round` is the time of one round on this rank.
-fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, ExecutorError> {
+fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize> {
     let all = peers.all_gather(&round.as_secs_f64().to_le_bytes())?;
     let slowest = all.iter().filter_map(|it| it.first_chunk::<8>()).map(|it| f64::from_le_bytes(*it));
     let rounds = SPAN.as_secs_f64() / slowest.fold(f64::MIN_POSITIVE, f64::max);
@@ -134,11 +134,7 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub(super) fn profile_host(
-        &mut self,
-        peers: &dyn ProcessGroup,
-        graph: bool,
-    ) -> Result<HostProfile, ExecutorError> {
+    pub(super) fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile> {
         let captured = if graph { Some(self.capture(false)?) } else { None };
         let (mut runs, mut launches) = (Vec::new(), Vec::new());
         let mut bare: [Vec<f64>; CallKind::ALL.len()] = array::from_fn(|_| Vec::new());
@@ -190,8 +186,8 @@ impl Engine {
     fn time_when_idle(
         &mut self,
         peers: &dyn ProcessGroup,
-        issue: impl FnOnce(&mut Self) -> Result<(), ExecutorError>,
-    ) -> Result<f64, ExecutorError> {
+        issue: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<f64> {
         self.reset_between_runs(peers)?;
         self.synchronize()?;
         let begin = Instant::now();
@@ -204,7 +200,7 @@ impl Engine {
 
     /// Returns the time of all repetitions of the calls of one kind, in microseconds, and the number of these
     /// calls in one run.
-    fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize), ExecutorError> {
+    fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize)> {
         let device = &self.device;
         let own = |it: &&ScheduledCommand| CallKind::of(&it.command) == Some(kind);
         let steps: Vec<&ScheduledCommand> = self.executable.commands.iter().filter(own).collect();
@@ -279,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rounds_are_few() -> Result<(), ExecutorError> {
+    fn long_rounds_are_few() -> Result<()> {
         let rounds =
             |microseconds| measured_rounds(Duration::from_micros(microseconds), &hir_executor::SingleProcess);
         assert_eq!([rounds(0)?, rounds(1_000)?, rounds(5_000)?, rounds(1_000_000)?], [201, 201, 100, 21]);

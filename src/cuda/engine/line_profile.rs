@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Engine, IssueMode};
-use crate::{ExecutorError, ProcessGroup, device::Event};
+use crate::{ProcessGroup, Result, device::Event};
 use hir_executor::LineProfile;
 use hir_plan::{Inst, InstKind, Plan, Traffic};
 
@@ -19,10 +19,7 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub(super) fn profile_lines(
-        &mut self,
-        peers: &dyn ProcessGroup,
-    ) -> Result<Vec<LineProfile>, ExecutorError> {
+    pub(super) fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>> {
         let marks = self.marks()?;
         let mut table = Table::of(self.plan());
         let timed = self.timed_insts();
@@ -83,17 +80,14 @@ impl Engine {
     }
 
     /// Returns two events for each command that does work on the device.
-    pub(super) fn marks(&self) -> Result<Vec<Option<(Event, Event)>>, ExecutorError> {
+    pub(super) fn marks(&self) -> Result<Vec<Option<(Event, Event)>>> {
         let events = || Ok((self.device.event(true)?, self.device.event(true)?));
         let commands = self.executable.commands.iter();
         commands.map(|it| it.command.is_graph_node().then(events).transpose()).collect()
     }
 
     /// Issues all commands, each between its events.
-    pub(super) fn issue_with_events(
-        &mut self,
-        marks: &[Option<(Event, Event)>],
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn issue_with_events(&mut self, marks: &[Option<(Event, Event)>]) -> Result<()> {
         self.begin(IssueMode::Plain)?;
         for (step, mark) in self.executable.commands.iter().zip(marks) {
             if let Some((begin, _)) = mark {

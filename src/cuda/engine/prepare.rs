@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Input, Output};
 use crate::{
-    ExecutorError, ProcessGroup,
+    ExecutorError, ProcessGroup, Result,
     buffer_assignment::{self, PortMemory},
     comm::Communicators,
     device::{Device, ResourceMark, Stream},
@@ -37,7 +37,7 @@ impl Prepared {
         libraries: &mut LibraryState,
         again: bool,
         ports: PortMemory,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         match Self::attempt(world, peers, device, libraries, ports) {
             // Resources kept from earlier plans may occupy the memory: free them and try again.
             Err(ExecutorError::OutOfMemory { .. }) if again => {
@@ -56,7 +56,7 @@ impl Prepared {
         device: &Device,
         libraries: &mut LibraryState,
         ports: PortMemory,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let rank = peers.rank();
         let first = device.stream(false)?;
         let memory = executable::assign_memory(world, ports)
@@ -87,7 +87,7 @@ fn inputs(
     written: &[bool],
     device: &Device,
     memory: &mut DeviceMemory,
-) -> Result<Vec<Option<Input>>, ExecutorError> {
+) -> Result<Vec<Option<Input>>> {
     let mut inputs = Vec::new();
     for port in &plan.inputs {
         inputs.push(match &port.shard.view {
@@ -111,7 +111,7 @@ fn outputs(
     written: &[bool],
     device: &Device,
     memory: &DeviceMemory,
-) -> Result<Vec<Option<Output>>, ExecutorError> {
+) -> Result<Vec<Option<Output>>> {
     let mut outputs = Vec::new();
     for port in &plan.outputs {
         outputs.push(match &port.shard.view {
@@ -138,7 +138,7 @@ fn outputs(
 
 /// Returns the error of the lowest failing rank on every rank, if it is `Unsupported` or `OutOfMemory`. Any
 /// other error is returned on the failing rank alone; the watchdog of the job notifies the others.
-fn agree_on_errors<T>(made: Result<T, ExecutorError>, peers: &dyn ProcessGroup) -> Result<T, ExecutorError> {
+fn agree_on_errors<T>(made: Result<T>, peers: &dyn ProcessGroup) -> Result<T> {
     let mine = match &made {
         Ok(_) => None,
         Err(refused @ (ExecutorError::Unsupported { .. } | ExecutorError::OutOfMemory { .. })) => {

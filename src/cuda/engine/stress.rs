@@ -9,7 +9,7 @@
 //! would not be noticed.
 
 use super::{Engine, IssueMode, difference::earliest_difference};
-use crate::{ExecutorError, ProcessGroup};
+use crate::{ProcessGroup, Result};
 use hir_tensor::generate::mix;
 
 /// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.
@@ -37,7 +37,7 @@ impl Engine {
         seed: u64,
         graph: bool,
         on_run: &dyn Fn(usize),
-    ) -> Result<Option<String>, ExecutorError> {
+    ) -> Result<Option<String>> {
         let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
         let captured = if graph { Some(self.capture(true)?) } else { None };
@@ -75,12 +75,7 @@ impl Engine {
 
     /// Separates two runs, and negates the inputs if the next run uses negated ones. `changes` says that the run before
     /// used the others.
-    fn reset_inputs(
-        &mut self,
-        is_negated: bool,
-        changes: bool,
-        peers: &dyn ProcessGroup,
-    ) -> Result<(), ExecutorError> {
+    fn reset_inputs(&mut self, is_negated: bool, changes: bool, peers: &dyn ProcessGroup) -> Result<()> {
         self.reset_between_runs(peers)?;
         // An input that the program writes was restored just now.
         self.negate_inputs(|it| if it.backup.is_some() { is_negated } else { changes })?;
@@ -88,7 +83,7 @@ impl Engine {
     }
 
     /// Uploads the delays of the next run.
-    fn upload_delays(&self, seed: u64, run: usize) -> Result<(), ExecutorError> {
+    fn upload_delays(&self, seed: u64, run: usize) -> Result<()> {
         let Some(delays) = self.delays else { return Ok(()) };
         let rank = self.plan().rank;
         let times =

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::Engine;
-use crate::{ExecutorError, ProcessGroup, device::Event};
+use crate::{ExecutorError, ProcessGroup, Result, device::Event};
 use hir_executor::{InstTime, RunTimes};
 
 /// Number of readings of the clock, of which the most precise one is used.
@@ -32,7 +32,7 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub(super) fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes, ExecutorError> {
+    pub(super) fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes> {
         let marks = self.marks()?;
         let gate = self.device.pinned_words(1)?;
         // Two events beside each command. See `Engine::time` for the gate.
@@ -68,7 +68,7 @@ impl Engine {
     }
 
     /// Reads the clock while an event is recorded on the idle main stream.
-    fn read_clock(&self) -> Result<ClockReading, ExecutorError> {
+    fn read_clock(&self) -> Result<ClockReading> {
         let mut best: Option<ClockReading> = None;
         for _ in 0..READINGS {
             let event = self.device.event(true)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashSet;
 
 use super::{Engine, IssueMode, difference::earliest_difference};
-use crate::{ExecutorError, ProcessGroup, executable::ScheduledCommand};
+use crate::{ExecutorError, ProcessGroup, Result, executable::ScheduledCommand};
 use hir_executor::{TimedRuns, Timing, WarmUp};
 
 /// Returns the maximum over ranks for each run.
@@ -50,7 +50,7 @@ impl Engine {
         warmup: WarmUp,
         iterations: usize,
         graph: bool,
-    ) -> Result<TimedRuns, ExecutorError> {
+    ) -> Result<TimedRuns> {
         let first = self.kept_outputs();
         let captured = if graph {
             let captured = self.capture(false)?;
@@ -110,8 +110,8 @@ impl Engine {
         peers: &dyn ProcessGroup,
         turns: &[Turn],
         is_short: bool,
-        issue: &mut dyn FnMut(&mut Self, usize) -> Result<(), ExecutorError>,
-    ) -> Result<Vec<f64>, ExecutorError> {
+        issue: &mut dyn FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<Vec<f64>> {
         // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The first run
         // of a variant is not gated, because a first launch may wait for the device itself. Neither is a plan issued
         // command by command if no queue may hold it or if its host waits, nor runs between which the hosts wait for each

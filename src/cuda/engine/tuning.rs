@@ -12,7 +12,7 @@ use super::{
     Engine, IssueMode, ProcessGroup,
     timing::{Turn, runs_until_warm},
 };
-use crate::{ExecutorError, exchange::gather, graph::Graph};
+use crate::{Result, exchange::gather, graph::Graph};
 
 /// Number of algorithms that are requested for a product.
 const CANDIDATES: usize = 16;
@@ -42,7 +42,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         options: TuneOptions,
         on_product: &dyn Fn(usize, usize),
-    ) -> Result<Tuning, ExecutorError> {
+    ) -> Result<Tuning> {
         peers.report_phase("finding the algorithms of matrix products");
         self.use_own_algorithms();
         let mut tuning = Tuning::default();
@@ -108,7 +108,7 @@ impl Engine {
 
     /// Returns the products of all ranks, the most expensive first. If ranks have the same product, the candidates are
     /// those of the lowest one.
-    fn products_of_all_ranks(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<Candidates>, ExecutorError> {
+    fn products_of_all_ranks(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<Candidates>> {
         let mut mine = Vec::new();
         for (product, cost) in self.measure_products(peers)?.into_iter().enumerate() {
             let Some((call, _)) = self.product_call(product) else { continue };
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// Returns the microseconds of all calls of each product of this rank in one run.
-    fn measure_products(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<f64>, ExecutorError> {
+    fn measure_products(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<f64>> {
         let taken = self.device.resource_mark();
         let marks = self.marks()?;
         peers.barrier()?;
@@ -156,7 +156,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         product: &Candidates,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<usize>, ExecutorError> {
+    ) -> Result<Vec<usize>> {
         let local = self.executable.products.iter().position(|it| it.key == product.key);
         let mut mine: Vec<Option<String>> = vec![None; product.algorithms.len()];
         if let Some(local) = local {
@@ -187,7 +187,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         variants: &[Assignment],
         options: TuneOptions,
-    ) -> Result<Vec<f64>, ExecutorError> {
+    ) -> Result<Vec<f64>> {
         let taken = self.device.resource_mark();
         let mut graphs: Vec<Graph> = Vec::new();
         if options.graph {

@@ -5,7 +5,7 @@
 //! loading) and for other ranks. In the middle of a run it could wait for a stream that waits for a command
 //! that is not yet issued.
 
-use super::{Engine, ExecutorError, ProcessGroup};
+use super::{Engine, ProcessGroup, Result};
 use crate::{
     executable::Command,
     kernels::{COMMON_KERNELS, MAX_PARAM_WORDS},
@@ -13,7 +13,7 @@ use crate::{
 
 impl Engine {
     /// Makes the first call of every kind. The memory that it writes is overwritten before the first run.
-    pub(super) fn warm_up(&self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
+    pub(super) fn warm_up(&self, peers: &dyn ProcessGroup) -> Result<()> {
         peers.report_phase("warming up its libraries");
         let (device, executable) = (&self.device, &self.executable);
         // With zero parameters a kernel does nothing, except for kernels that dereference the address of the

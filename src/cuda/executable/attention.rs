@@ -4,14 +4,13 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    ExecutableBuilder,
+    ExecutableBuilder, Site,
     fusion::{FusionRole, FusionScope, fusion_roles},
 };
-use crate::unsupported::Unsupported;
 use crate::{
-    ExecutorError,
-    executable::LogicalStream,
+    Result,
     kernels::{AttentionCall, DeviceView, Launch, attention_launch, few_rows},
+    unsupported::Unsupported,
 };
 use hir_plan::{
     Attention, AttentionComposition, AttentionGradient, Buffer, BufferNo, Computation, Inst, InstKind, View,
@@ -27,39 +26,33 @@ const MAX_SCORES: usize = 1 << 28;
 const FIRST_SCRATCH: usize = 4;
 
 impl ExecutableBuilder<'_> {
-    pub(super) fn lower_attention(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        it: &Attention,
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn lower_attention(&mut self, site: Site<'_>, it: &Attention) -> Result<()> {
         if self.device.capability >= TILES_CAPABILITY
             && let Ok(found) = launch_of(it, |view| self.local_view(view), few_rows)?
         {
             let (scratch, counters) = match found.counters {
                 0 => (0, 0),
                 count => (
-                    self.scratch_buffer(stream, FIRST_SCRATCH, found.scratch_bytes)?,
-                    self.counters(stream, count)?,
+                    self.scratch_buffer(site, FIRST_SCRATCH, found.scratch_bytes)?,
+                    self.counters(site, count)?,
                 ),
             };
-            self.push_launch(at, stream, Some(found.with_memory(scratch, counters)));
+            self.push_launch(site, Some(found.with_memory(scratch, counters)));
             return Ok(());
         }
-        if self.lower_to_library(at, stream, (it, None))? {
+        if self.lower_to_library(site, (it, None))? {
             return Ok(());
         }
         if self.device.capability == CAPABILITY {
             match launch(it, |view| self.local_view(view))? {
                 Ok(launch) => {
-                    self.push_launch(at, stream, Some(launch));
+                    self.push_launch(site, Some(launch));
                     return Ok(());
                 }
-                Err(why) => self.notes.push(format!(
-                    "{}: the attention runs as several kernels, with its scores in memory: {why}",
-                    self.plan.location(inst)
-                )),
+                Err(why) => self.note(
+                    site,
+                    format_args!("the attention runs as several kernels, with its scores in memory: {why}"),
+                ),
             }
         }
         let mut results = SeparateResults::new(self);
@@ -72,26 +65,20 @@ impl ExecutableBuilder<'_> {
         }
         let dtype = self.local_view(&it.query)?.dtype;
         let SeparateResults { buffers, copies, .. } = results;
-        self.lower_composition(at, inst, stream, (buffers, copies), |first| {
+        self.lower_composition(site, (buffers, copies), |first| {
             let AttentionComposition { code, buffers, .. } = inner.composition(dtype, first, MAX_SCORES);
             (code, buffers)
         })
     }
 
-    pub(super) fn lower_attention_gradient(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        it: &AttentionGradient,
-    ) -> Result<(), ExecutorError> {
-        if self.lower_to_library(at, stream, (&it.attention, Some(it)))? {
+    pub(super) fn lower_attention_gradient(&mut self, site: Site<'_>, it: &AttentionGradient) -> Result<()> {
+        if self.lower_to_library(site, (&it.attention, Some(it)))? {
             return Ok(());
         }
-        self.notes.push(format!(
-            "{}: the gradient of the attention runs as several kernels, with a part of its scores in memory at a time",
-            self.plan.location(inst)
-        ));
+        self.note(
+            site,
+            "the gradient of the attention runs as several kernels, with a part of its scores in memory at a time",
+        );
         let mut results = SeparateResults::new(self);
         let mut inner = it.clone();
         if !has_separate_results(it, |view| self.local_view(view))? {
@@ -100,7 +87,7 @@ impl ExecutableBuilder<'_> {
         }
         let dtype = self.local_view(&it.attention.query)?.dtype;
         let (SeparateResults { buffers, copies, .. }, rank) = (results, self.plan.rank);
-        self.lower_composition(at, inst, stream, (buffers, copies), |first| {
+        self.lower_composition(site, (buffers, copies), |first| {
             inner.composition(rank, dtype, first, AttentionGradient::MAX_SCORES)
         })
     }
@@ -109,16 +96,15 @@ impl ExecutableBuilder<'_> {
     /// from the given buffer on: behind those of results, from which copies follow.
     fn lower_composition(
         &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
+        site: Site<'_>,
         (results, copies): (Vec<Buffer>, Vec<InstKind>),
         compose: impl FnOnce(BufferNo) -> (Vec<InstKind>, Vec<Buffer>),
-    ) -> Result<(), ExecutorError> {
+    ) -> Result<()> {
         let (kinds, temporaries) = compose((self.plan.buffers.len() + results.len()) as BufferNo);
-        let code: Vec<Inst> = kinds.into_iter().chain(copies).map(|kind| Inst { kind, ..*inst }).collect();
+        let code: Vec<Inst> =
+            kinds.into_iter().chain(copies).map(|kind| Inst { kind, ..*site.inst }).collect();
         for (number, buffer) in (FIRST_SCRATCH..).zip(results.into_iter().chain(temporaries)) {
-            let address = self.scratch_buffer(stream, number, buffer.len * buffer.dtype.size())?;
+            let address = self.scratch_buffer(site, number, buffer.len * buffer.dtype.size())?;
             self.temporaries.push((address, buffer.dtype));
         }
         let buffers = &self.plan.buffers;
@@ -145,7 +131,7 @@ impl ExecutableBuilder<'_> {
                 FusionRole::ProductWithEpilogue(_) | FusionRole::EpilogueOf(_) => FusionRole::Unfused,
                 role => role,
             };
-            self.lower_with_role(at, part, role, &mut FxHashSet::default())?;
+            self.lower_with_role(Site { inst: part, ..site }, role, &mut FxHashSet::default())?;
         }
         self.temporaries.clear();
         Ok(())
@@ -169,7 +155,7 @@ impl<'b> SeparateResults<'b> {
     }
 
     /// Replaces a result.
-    fn replace(&mut self, to: &mut View) -> Result<(), ExecutorError> {
+    fn replace(&mut self, to: &mut View) -> Result<()> {
         let number = (self.builder.plan.buffers.len() + self.buffers.len()) as BufferNo;
         let from = View::contiguous(number, to.shape.clone());
         let dtype = self.builder.local_view(to)?.dtype;
@@ -184,8 +170,8 @@ impl<'b> SeparateResults<'b> {
 /// Returns true if the results of a computation overlap neither its operands nor each other. `locate` maps views of this rank's memory.
 pub(super) fn has_separate_results<'v>(
     it: &'v dyn Computation,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
-) -> Result<bool, ExecutorError> {
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>>,
+) -> Result<bool> {
     let (mut operands, mut results) = (Vec::new(), Vec::new());
     it.visit_views(&mut |view, is_written| if is_written { &mut results } else { &mut operands }.push(view));
     let operands = operands.into_iter().map(&locate).collect::<Result<Vec<_>, _>>()?;
@@ -199,17 +185,17 @@ pub(super) fn has_separate_results<'v>(
 /// Returns the launch of the kernel of many rows, or why it does not compute this attention.
 fn launch<'v>(
     it: &'v Attention,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
-) -> Result<Result<Launch, Unsupported>, ExecutorError> {
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>>,
+) -> Result<Result<Launch, Unsupported>> {
     launch_of(it, locate, attention_launch)
 }
 
 /// Returns what `kernel` launches, or why it does not compute this attention.
 fn launch_of<'v, L>(
     it: &'v Attention,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>>,
     kernel: impl Fn(&AttentionCall) -> Result<L, Unsupported>,
-) -> Result<Result<L, Unsupported>, ExecutorError> {
+) -> Result<Result<L, Unsupported>> {
     if it.bias.is_some() {
         return Ok(Err("it has a bias".into()));
     }
@@ -235,7 +221,7 @@ fn launch_of<'v, L>(
 
 #[cfg(test)]
 mod tests {
-    use grammar::dtype::DType;
+    use grammar::DType;
 
     use super::launch;
     use crate::kernels::DeviceView;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Executable, ScheduledCommand};
 use crate::{
-    ExecutorError,
+    ExecutorError, Result,
     buffer_assignment::{ALIGNMENT, BufferAssignment, CALLER_BASE, Segment, TEMPORARY_BASE},
     memory::shared_base,
 };
@@ -61,7 +61,7 @@ impl CallerMemory {
         assignment: &BufferAssignment,
         temporary_bytes: usize,
         commands: &[ScheduledCommand],
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self> {
         let slices =
             (0..).zip(&assignment.ranks[plan.rank].buffers).filter(|(_, it)| it.segment == Segment::Caller);
         let stand_in = |what, start: u64, bytes: usize| CallerBuffer {
@@ -110,7 +110,7 @@ impl Executable {
     ///
     /// # Errors
     /// An address is missing or not aligned, or a call fails.
-    pub fn bind(&mut self, memory: &mut CallerMemory, addresses: &[u64]) -> Result<(), ExecutorError> {
+    pub fn bind(&mut self, memory: &mut CallerMemory, addresses: &[u64]) -> Result<()> {
         if addresses.len() != memory.buffers.len() {
             return Err(ExecutorError::Internal(format!(
                 "{} addresses were passed for {} buffers",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    ExecutorError,
+    ExecutorError, Result,
     comm::NcclGroup,
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
@@ -85,7 +85,7 @@ impl Command {
     }
 
     /// Replaces one of `addresses`.
-    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), ExecutorError> {
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<()> {
         let slot = match self {
             Self::Memset { to, .. } => Some(to),
             Self::Copy { to, from, .. } => [to, from].into_iter().nth(position),

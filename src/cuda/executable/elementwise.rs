@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Command, ExecutableBuilder};
+use super::{Command, ExecutableBuilder, Site};
 use crate::{
-    ExecutorError,
+    ExecutorError, Result,
     device::Copy2d,
-    executable::LogicalStream,
     kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
 };
 use hir_plan::{Arg, Inst, InstKind, Number, View, ViewOnRank};
@@ -19,8 +18,8 @@ use hir_plan::{Arg, Inst, InstKind, Number, View, ViewOnRank};
 pub(super) fn elementwise_op<'a>(
     rank: usize,
     inst: &'a Inst,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
-) -> Result<Option<ElementwiseOp<'a>>, ExecutorError> {
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>>,
+) -> Result<Option<ElementwiseOp<'a>>> {
     let view = |view| locate(view).map(ElementwiseArg::View);
     Ok(Some(match &inst.kind {
         InstKind::Map { op, args, out } => {
@@ -55,40 +54,27 @@ const WIDE_BYTES: usize = 8;
 impl ExecutableBuilder<'_> {
     /// Lowers one operation. It goes through scratch memory if the result would overwrite operands that are
     /// still to be read.
-    pub(super) fn lower_elementwise(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        op: &ElementwiseOp,
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn lower_elementwise(&mut self, site: Site<'_>, op: &ElementwiseOp) -> Result<()> {
         let ElementwiseOp { out, .. } = op;
         let dense = View::contiguous(0, out.view.shape.clone());
         let ops = if op.views().any(|it| it.may_partially_overlap(out)) {
-            let address = self.scratch_buffer(stream, 0, dense.len() * out.dtype.size())?;
+            let address = self.scratch_buffer(site, 0, dense.len() * out.dtype.size())?;
             let between = DeviceView { address, dtype: out.dtype, view: &dense };
-            let back = ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(between)], *out);
+            let back = ElementwiseOp::convert(between, *out);
             vec![ElementwiseOp { out: between, ..op.clone() }, back]
         } else {
             vec![op.clone()]
         };
         for op in ops {
             let launch = kernels::elementwise_launch(&[op]);
-            let launch = launch.map_err(|it| ExecutorError::unsupported(self.plan, inst, it))?;
-            self.push_launch(at, stream, launch);
+            let launch = launch.map_err(|it| self.unsupported(site, it))?;
+            self.push_launch(site, launch);
         }
         Ok(())
     }
 
     /// Lowers a constant: uploads its bytes now, to memory that the executable keeps, from where each run copies them.
-    pub(super) fn lower_constant(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        to: &View,
-        bytes: &Arc<[u8]>,
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn lower_constant(&mut self, site: Site<'_>, to: &View, bytes: &Arc<[u8]>) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -98,7 +84,7 @@ impl ExecutableBuilder<'_> {
             Some(known) => *known,
             None => {
                 let address = self.memory.allocate_scratch(self.device, bytes.len())?;
-                self.device.upload(address, bytes, stream.stream)?;
+                self.device.upload(address, bytes, site.stream.stream)?;
                 self.constants.insert(key, address);
                 address
             }
@@ -106,22 +92,15 @@ impl ExecutableBuilder<'_> {
         let (dense, target) = (View::contiguous(0, to.shape.clone()), self.local_view(to)?);
         let source = DeviceView { address, dtype: target.dtype, view: &dense };
         if to.is_contiguous() {
-            self.push(at, stream, Command::Copy { to: target.address, from: address, bytes: bytes.len() });
+            self.push(site, Command::Copy { to: target.address, from: address, bytes: bytes.len() });
             return Ok(());
         }
-        let op = ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(source)], target);
-        self.lower_elementwise(at, inst, stream, &op)
+        let op = ElementwiseOp::convert(source, target);
+        self.lower_elementwise(site, &op)
     }
 
     /// Lowers a copy: to a memory copy if the types are equal and the elements lie in rows, else to a kernel.
-    pub(super) fn lower_copy(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        from: &ViewOnRank,
-        to: &ViewOnRank,
-    ) -> Result<(), ExecutorError> {
+    pub(super) fn lower_copy(&mut self, site: Site<'_>, from: &ViewOnRank, to: &ViewOnRank) -> Result<()> {
         let (source, target) =
             (self.device_view(from.rank, &from.view)?, self.device_view(to.rank, &to.view)?);
         if from.view.is_empty() || (source.dtype == target.dtype && source.has_same_elements(&target)) {
@@ -129,7 +108,7 @@ impl ExecutableBuilder<'_> {
         }
         if from.view.shape != to.view.shape {
             let message = format!("a copy from shape {:?} to shape {:?}", from.view.shape, to.view.shape);
-            return Err(ExecutorError::unsupported(self.plan, inst, message));
+            return Err(self.unsupported(site, message));
         }
         if source.dtype == target.dtype && !source.may_partially_overlap(&target) {
             let size = source.dtype.size();
@@ -147,14 +126,14 @@ impl ExecutableBuilder<'_> {
                 && width * size < WIDE_BYTES
                 && let Some(launch) = kernels::shifted_rows_launch([&source, &target], &merged)
             {
-                self.push_launch(at, stream, Some(launch));
+                self.push_launch(site, Some(launch));
                 return Ok(());
             }
             match (merged.extents.as_slice(), into.as_slice(), out_of.as_slice()) {
                 ([_], [1], [1]) | ([1], _, _) => {
                     let bytes = merged.extents[0] * size;
                     let command = Command::Copy { to: target.address, from: source.address, bytes };
-                    self.push(at, stream, command);
+                    self.push(site, command);
                     return Ok(());
                 }
                 // A stride of 0 repeats a row, which a pitch cannot express.
@@ -175,18 +154,13 @@ impl ExecutableBuilder<'_> {
                     ]);
                     let is_wide = is_local && bytes.into_iter().all(|it| it.is_multiple_of(16));
                     if !is_wide && rows.from_pitch.max(rows.to_pitch) < 1 << 31 {
-                        self.push(at, stream, Command::Copy2d(rows));
+                        self.push(site, Command::Copy2d(rows));
                         return Ok(());
                     }
                 }
                 _ => {}
             }
         }
-        self.lower_elementwise(
-            at,
-            inst,
-            stream,
-            &ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(source)], target),
-        )
+        self.lower_elementwise(site, &ElementwiseOp::convert(source, target))
     }
 }

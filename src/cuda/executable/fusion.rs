@@ -11,7 +11,7 @@
 //! Small copies of one shape, such as those of new keys and new values to their caches, are one kernel too: a launch costs more than they do.
 
 use crate::{
-    ExecutorError,
+    Result,
     buffer_assignment::{BufferAssignment, PACKET_EXPANSION, Segment},
     epilogue::{ProductEpilogue, added_to, product_epilogues},
     kernels::{
@@ -20,7 +20,7 @@ use crate::{
     },
     peer_kernel,
 };
-use grammar::dtype::DType;
+use grammar::DType;
 use hir_plan::{
     BufferNo, Inst, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer,
     View, ViewOnRank, World, sync::is_large_world, timeline::cost::FusedInsts,
@@ -88,13 +88,13 @@ pub(super) struct FusionScope<'a> {
     /// The element type of a buffer.
     pub dtype: &'a dyn Fn(BufferNo) -> DType,
     /// Where the operand of a collective's reduction is.
-    pub source: &'a dyn Fn(&ViewOnRank) -> Result<Source, ExecutorError>,
+    pub source: &'a dyn Fn(&ViewOnRank) -> Result<Source>,
 }
 
 /// Returns the fusion role of each instruction. `locate` maps views of this rank's memory.
 pub(super) fn fusion_roles<'a>(
     scope: &FusionScope<'a>,
-    locate: impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+    locate: impl Fn(&'a View) -> Result<DeviceView<'a>>,
 ) -> Vec<FusionRole> {
     let FusionScope { rank, code, peer_collectives, dtype, source, .. } = *scope;
     let readers = UseAnalysis::of(rank, code, &scope.escapes);
@@ -175,7 +175,7 @@ impl<'a> RowsOfCollective<'a> {
     fn of(
         rank: usize,
         it: &'a PeerCollective,
-        source: &dyn Fn(&ViewOnRank) -> Result<Source, ExecutorError>,
+        source: &dyn Fn(&ViewOnRank) -> Result<Source>,
     ) -> Option<Self> {
         let shape = it.epilogue.as_ref()?;
         let Transfer::Reduce { op, parts, out, .. } = it.result()? else { return None };
@@ -205,7 +205,7 @@ impl<'a> RowsOfCollective<'a> {
     fn candidate<'c>(
         &'c self,
         readers: &UseAnalysis,
-        locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+        locate: &impl Fn(&'a View) -> Result<DeviceView<'a>>,
     ) -> Option<Candidate<'c>> {
         let out = DeviceView { view: &self.out.1, ..locate(self.out.0).ok()? };
         let input = |(address, view): &'c (u64, View)| {
@@ -299,7 +299,7 @@ fn is_epilogue<'a>(
     code: &'a [Inst],
     it: ProductEpilogue,
     readers: &UseAnalysis,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>>,
 ) -> bool {
     let (InstKind::Gemm(gemm), InstKind::Map { args, out, .. }) =
         (&code[it.product as usize].kind, &code[it.follower as usize].kind)
@@ -364,7 +364,7 @@ fn gather_rows<'a>(
     run: &[Candidate],
     (collectives, at): (&'a [PeerCollective], usize),
     roles: &mut [FusionRole],
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>>,
 ) {
     let found = || {
         let (rows, last) = (run.first()?.collective?, run.last()?);
@@ -412,8 +412,8 @@ fn gather_rows<'a>(
 fn row_op<'a>(
     rank: usize,
     inst: &'a Inst,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
-) -> Result<Option<RowOp<'a>>, ExecutorError> {
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>>,
+) -> Result<Option<RowOp<'a>>> {
     Ok(match &inst.kind {
         InstKind::Reduce(it) => Some(RowOp::Reduce(RowReduction {
             reduce: it,

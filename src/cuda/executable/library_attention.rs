@@ -1,9 +1,9 @@
 //! Attentions and their gradients as tasks of a library of the process (`hir_executor::AttentionLibrary`).
 
-use grammar::dtype::DType;
+use grammar::DType;
 
-use super::{Command, ExecutableBuilder, LogicalStream, attention::has_separate_results};
-use crate::{ExecutorError, buffer_assignment::Workspace};
+use super::{Command, ExecutableBuilder, Site, attention::has_separate_results};
+use crate::{Result, buffer_assignment::Workspace};
 use hir_executor::{AttentionLibrary, AttentionTask, DeviceTensor};
 use hir_plan::{Attention, AttentionGradient, Computation, InstKind, Plan, View};
 
@@ -14,10 +14,9 @@ impl ExecutableBuilder<'_> {
     /// Lets the library compute an attention or its gradients. Returns false if there is no library, or if it does not compute this one.
     pub(super) fn lower_to_library(
         &mut self,
-        at: u32,
-        stream: LogicalStream,
+        site: Site<'_>,
         (attention, gradient): (&Attention, Option<&AttentionGradient>),
-    ) -> Result<bool, ExecutorError> {
+    ) -> Result<bool> {
         let Some(library) = self.attention.clone() else { return Ok(false) };
         let locate = |view: &View| self.local_view(view).map(|it| (it.address, it.dtype));
         let Some(task) = task(attention, gradient, locate)? else { return Ok(false) };
@@ -25,18 +24,15 @@ impl ExecutableBuilder<'_> {
         if !has_separate_results(computation, |view| self.local_view(view))? || !library.computes(&task) {
             return Ok(false);
         }
-        let workspace = self.memory.workspace(at as usize);
+        let workspace = self.memory.workspace(site.at as usize);
         self.first_calls.push(self.commands.len());
-        self.push(at, stream, Command::Attention(library, Box::new(AttentionTask { workspace, ..task })));
+        self.push(site, Command::Attention(library, Box::new(AttentionTask { workspace, ..task })));
         Ok(true)
     }
 }
 
 /// Returns the memory that a library needs for the attentions of a plan, besides their tensors.
-pub(crate) fn workspaces(
-    plan: &Plan,
-    library: Option<&dyn AttentionLibrary>,
-) -> Result<Vec<Workspace>, ExecutorError> {
+pub(crate) fn workspaces(plan: &Plan, library: Option<&dyn AttentionLibrary>) -> Result<Vec<Workspace>> {
     let mut found = Vec::new();
     let Some(library) = library else { return Ok(found) };
     // The addresses are not known yet, but buffers are aligned.
@@ -62,8 +58,8 @@ pub(crate) fn workspaces(
 fn task(
     it: &Attention,
     gradient: Option<&AttentionGradient>,
-    locate: impl Fn(&View) -> Result<(u64, DType), ExecutorError>,
-) -> Result<Option<AttentionTask>, ExecutorError> {
+    locate: impl Fn(&View) -> Result<(u64, DType)>,
+) -> Result<Option<AttentionTask>> {
     let Attention { query, key, value, out, logsumexp, bias, mask, keep, is_causal, first_row, scale } = it;
     let is_plain = bias.is_none() && mask.is_none() && keep.is_none() && *first_row == 0;
     let rows = |it: &View| it.shape.iter().rev().nth(1).copied();

@@ -2,17 +2,16 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Command, ExecutableBuilder, command::MatmulProduct};
-use crate::unsupported::Unsupported;
+use super::{Command, ExecutableBuilder, Site, command::MatmulProduct};
 use crate::{
-    ExecutorError,
+    ExecutorError, Result,
     epilogue::added_to,
-    executable::LogicalStream,
-    kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
+    kernels::{self, DeviceView, ElementwiseOp},
     matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulDesc, WORKSPACE},
+    unsupported::Unsupported,
 };
 use hir_executor::MatmulAlgorithm;
-use hir_plan::{Gemm, Inst, InstKind, View};
+use hir_plan::{Gemm, InstKind, View};
 
 /// Returns the layout of a copy of an operand without gaps, which `MatmulDesc::is_operand` accepts. If the rows are contiguous
 /// in the operand, instead of the columns, they stay contiguous.
@@ -49,25 +48,19 @@ impl Products {
 impl ExecutableBuilder<'_> {
     /// Lowers a matrix product whose epilogue computes the instruction `follower`, a `relu` or a sum. Returns false, without adding a command,
     /// if cuBLASLt does not support this product.
-    pub(super) fn lower_with_epilogue(
-        &mut self,
-        product: u32,
-        inst: &Inst,
-        follower: u32,
-    ) -> Result<bool, ExecutorError> {
+    pub(super) fn lower_with_epilogue(&mut self, site: Site<'_>, follower: u32) -> Result<bool> {
         let plan = self.plan;
         let (InstKind::Gemm(gemm), InstKind::Map { args, out, .. }) =
-            (&inst.kind, &plan.code[follower as usize].kind)
+            (&site.inst.kind, &plan.code[follower as usize].kind)
         else {
             return Err(ExecutorError::Internal("a product and its epilogue".to_owned()));
         };
-        let stream = self.logical_streams[inst.stream as usize];
         match added_to(gemm, args) {
             Some(bias) => {
                 let sum = Gemm { bias: Some(bias.clone()), out: View::clone(out), ..Gemm::clone(gemm) };
-                self.lower_matmul(product, inst, stream, &sum, None)
+                self.lower_matmul(site, &sum, None)
             }
-            None => self.lower_matmul(product, inst, stream, gemm, Some(out)),
+            None => self.lower_matmul(site, gemm, Some(out)),
         }
     }
 
@@ -77,25 +70,18 @@ impl ExecutableBuilder<'_> {
     ///
     /// With `relu`, the epilogue stores the `relu` of the product in that view, and the product nowhere. Returns false,
     /// without adding a command, if cuBLASLt does not support this.
-    pub(super) fn lower_matmul(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: LogicalStream,
-        it: &Gemm,
-        relu: Option<&View>,
-    ) -> Result<bool, ExecutorError> {
+    pub(super) fn lower_matmul(&mut self, site: Site<'_>, it: &Gemm, relu: Option<&View>) -> Result<bool> {
         let (a, b) = (self.local_view(&it.a)?, self.local_view(&it.b)?);
         let out = self.local_view(relu.unwrap_or(&it.out))?;
         let bias = it.bias.as_ref().map(|it| self.local_view(it)).transpose()?;
         // A product reads an operand, or a bias that is repeated, again after it has written elements of the result.
         if a.may_alias(&out) || b.may_alias(&out) {
             let message = "the result of a matrix product overlaps an operand";
-            return Err(ExecutorError::unsupported(self.plan, inst, message));
+            return Err(self.unsupported(site, message));
         }
         if bias.is_some_and(|it| it.may_partially_overlap(&out)) {
             let message = "the result of a matrix product overlaps its bias";
-            return Err(ExecutorError::unsupported(self.plan, inst, message));
+            return Err(self.unsupported(site, message));
         }
         if out.view.is_empty() {
             return Ok(true);
@@ -113,7 +99,7 @@ impl ExecutableBuilder<'_> {
         let mut given = [a, b, out];
         for ((number, it), copy) in given.iter_mut().enumerate().zip(&copies) {
             if let Some(view) = copy {
-                let address = self.scratch_buffer(stream, number + 1, view.len() * it.dtype.size())?;
+                let address = self.scratch_buffer(site, number + 1, view.len() * it.dtype.size())?;
                 *it = DeviceView { address, dtype: it.dtype, view };
             }
         }
@@ -129,27 +115,25 @@ impl ExecutableBuilder<'_> {
                 let unaligned = desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT));
                 let bias_copy = match unaligned {
                     Some(bytes) => {
-                        let to = self.scratch_buffer(stream, 0, bytes)?;
+                        let to = self.scratch_buffer(site, 0, bytes)?;
                         let from = std::mem::replace(&mut address, to);
                         Some(Command::Copy { to, from, bytes })
                     }
                     None => None,
                 };
-                let on = inst.stream as usize;
+                let on = site.inst.stream as usize;
                 let product =
                     cublaslt.prepare(&desc, addresses, address, |bytes| self.workspace(on, bytes))?;
                 if let Some(product) = product {
                     if let Some(copy) = bias_copy {
-                        self.push(at, stream, copy);
+                        self.push(site, copy);
                     }
-                    let convert = |from, to| {
-                        ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
-                    };
+                    let convert = |from, to| ElementwiseOp::convert(from, to);
                     if copies[0].is_some() {
-                        self.lower_elementwise(at, inst, stream, &convert(a, given[0]))?;
+                        self.lower_elementwise(site, &convert(a, given[0]))?;
                     }
                     if copies[1].is_some() {
-                        self.lower_elementwise(at, inst, stream, &convert(b, given[1]))?;
+                        self.lower_elementwise(site, &convert(b, given[1]))?;
                     }
                     if !self.matmul_descs.contains(&desc) {
                         self.first_calls.push(self.commands.len());
@@ -157,17 +141,17 @@ impl ExecutableBuilder<'_> {
                     }
                     let key = desc.key(addresses, address);
                     self.products.add(key, product.first_algorithm(), self.commands.len());
-                    self.push(at, stream, Command::Matmul(Box::new(product)));
+                    self.push(site, Command::Matmul(Box::new(product)));
                     let sizes = given.iter().zip(&copies).filter(|it| it.1.is_some());
                     let copied: usize = sizes.map(|(it, _)| it.view.len() * it.dtype.size()).sum();
                     if copied > 0 {
-                        self.notes.push(format!(
-                            "{}: the matrix product runs on copies of {copied} bytes in all: strides do not form matrices",
-                            self.plan.location(inst)
-                        ));
+                        self.note(
+                            site,
+                            format_args!("the matrix product runs on copies of {copied} bytes in all: strides do not form matrices"),
+                        );
                     }
                     if copies[2].is_some() {
-                        self.lower_elementwise(at, inst, stream, &convert(given[2], out))?;
+                        self.lower_elementwise(site, &convert(given[2], out))?;
                     }
                     return Ok(true);
                 }
@@ -178,19 +162,16 @@ impl ExecutableBuilder<'_> {
         if relu.is_some() {
             return Ok(false);
         }
-        let refuse = |reason: Unsupported| ExecutorError::unsupported(self.plan, inst, reason);
+        let refuse = |reason: Unsupported| self.unsupported(site, reason);
         let launch = kernels::matmul_launch(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
-        self.notes.push(format!(
-            "{}: the matrix product runs on a generic kernel: {why}",
-            self.plan.location(inst)
-        ));
-        self.push_launch(at, stream, launch);
+        self.note(site, format_args!("the matrix product runs on a generic kernel: {why}"));
+        self.push_launch(site, launch);
         Ok(true)
     }
 
     /// Returns a workspace of a stream, of at least so many bytes, with its size. The products on one stream share it; streams run concurrently.
     /// Where other algorithms may be chosen later, it suffices for all.
-    fn workspace(&mut self, stream: usize, bytes: usize) -> Result<(u64, usize), ExecutorError> {
+    fn workspace(&mut self, stream: usize, bytes: usize) -> Result<(u64, usize)> {
         let bytes = if self.memory.is_callers() { bytes } else { WORKSPACE };
         let known = &mut self.workspaces[stream];
         if known.1 < bytes {

@@ -1,14 +1,14 @@
 //! Prepares the kernels of collectives that exchange packets (`plan::PeerPhases::Packets`).
 
-use grammar::dtype::DType;
+use grammar::DType;
 
-use super::ExecutableBuilder;
+use super::{ExecutableBuilder, Site};
 use crate::{
-    ExecutorError,
+    ExecutorError, Result,
     buffer_assignment::PACKET_EXPANSION,
     kernels::{self, Exchange, Gather, Item, Launch, PacketCollective, Send, Source},
 };
-use hir_plan::{Inst, PacketFormat, Phase, Transfer, View, ViewOnRank};
+use hir_plan::{PacketFormat, Phase, Transfer, View, ViewOnRank};
 
 /// Only NVLink delivers a store of 128 bytes in the order of addresses.
 const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \
@@ -25,9 +25,8 @@ impl ExecutableBuilder<'_> {
         &mut self,
         (format, index): (PacketFormat, u32),
         phases: &[Phase],
-        inst: &Inst,
-    ) -> Result<Launch, ExecutorError> {
-        let plan = self.plan;
+        site: Site<'_>,
+    ) -> Result<Launch> {
         // The slots have room for both formats.
         let format = match format {
             PacketFormat::Ll128 if !self.memory.has_nvlink() => {
@@ -47,15 +46,11 @@ impl ExecutableBuilder<'_> {
             flags_per_run: self.flags_per_run,
             flag: index + 1,
         };
-        kernels::packet_launch(&it).map_err(|message| ExecutorError::unsupported(plan, inst, message))
+        kernels::packet_launch(&it).map_err(|message| self.unsupported(site, message))
     }
 
     /// Returns what a kernel exchanges that computes the result of a collective by rows.
-    pub(super) fn packet_exchange(
-        &self,
-        index: u32,
-        phases: &[Phase],
-    ) -> Result<Exchange<'_>, ExecutorError> {
+    pub(super) fn packet_exchange(&self, index: u32, phases: &[Phase]) -> Result<Exchange<'_>> {
         let mut sends = Vec::new();
         for it in phases.first().iter().flat_map(|it| &it.transfers) {
             let [from] = it.inputs() else { continue };
@@ -67,7 +62,7 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Returns the all-gather of what operation `step` computes.
-    pub(super) fn gather(&self, index: u32, phases: &[Phase], step: usize) -> Result<Gather, ExecutorError> {
+    pub(super) fn gather(&self, index: u32, phases: &[Phase], step: usize) -> Result<Gather> {
         let (mut own, mut to, mut received) = (None, Vec::new(), Vec::new());
         let transfers = phases.iter().flat_map(|it| &it.transfers);
         let copies = transfers
@@ -86,7 +81,7 @@ impl ExecutableBuilder<'_> {
         Ok(Gather { step, flags_per_run: self.flags_per_run, flag: index + 1, own, to, received })
     }
 
-    fn item(&self, it: &Transfer) -> Result<Item, ExecutorError> {
+    fn item(&self, it: &Transfer) -> Result<Item> {
         let (mut outputs, mut packets) = (Vec::new(), Vec::new());
         for to in it.outputs() {
             if to.rank == self.plan.rank {
@@ -100,7 +95,7 @@ impl ExecutableBuilder<'_> {
         Ok(Item { sources, outputs, packets, count: inputs.first().map_or(0, |it| it.view.len()) })
     }
 
-    pub(super) fn source(&self, it: &ViewOnRank) -> Result<Source, ExecutorError> {
+    pub(super) fn source(&self, it: &ViewOnRank) -> Result<Source> {
         if self.memory.assignment.holds_packets(it.rank, it.view.buffer) {
             Ok(Source::Packets(self.packet_address(it)?))
         } else {
@@ -108,7 +103,7 @@ impl ExecutableBuilder<'_> {
         }
     }
 
-    fn dense_address(&self, rank: usize, view: &View) -> Result<u64, ExecutorError> {
+    fn dense_address(&self, rank: usize, view: &View) -> Result<u64> {
         if view.is_contiguous() {
             self.memory.view_address(rank, view)
         } else {
@@ -117,7 +112,7 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Returns the address of the packets of a view in a buffer that holds packets.
-    fn packet_address(&self, it: &ViewOnRank) -> Result<u64, ExecutorError> {
+    fn packet_address(&self, it: &ViewOnRank) -> Result<u64> {
         let begin = self.memory.buffer_address(it.rank, it.view.buffer)?;
         Ok(begin + PACKET_EXPANSION as u64 * (self.dense_address(it.rank, &it.view)? - begin))
     }

@@ -1,13 +1,13 @@
 //! Prepares the kernels of collectives over peer memory (`plan::PeerPhases::Memory`).
 
-use super::{ExecutableBuilder, LogicalStream};
+use super::{ExecutableBuilder, Site};
 use crate::{
-    ExecutorError,
+    Result,
     buffer_assignment::SignalSlice,
     kernels::{self, EndSignals, Exchange, Launch, PeerCollective, PeerResult},
     peer_kernel::element_count,
 };
-use hir_plan::{Inst, PeerPhases, Phase, SignalId, Transfer, ViewOnRank};
+use hir_plan::{PeerPhases, Phase, SignalId, Transfer, ViewOnRank};
 
 impl ExecutableBuilder<'_> {
     /// Returns the launch of the kernel of a collective that begins at an instruction; `None` if no kernel supports it, or
@@ -15,28 +15,25 @@ impl ExecutableBuilder<'_> {
     pub(super) fn peer_memory_launch(
         &mut self,
         phases: &[Phase; 2],
-        inst: &Inst,
-        stream: LogicalStream,
-    ) -> Result<Option<Launch>, ExecutorError> {
-        let plan = self.plan;
+        site: Site<'_>,
+    ) -> Result<Option<Launch>> {
         let [_, access] = phases;
         let words = self.words_of_blocks(access);
         // If the kernel waits for the other members at its end, all of them have to run it.
         if element_count(phases).is_none() || !(access.waits.is_empty() || words.is_some()) {
-            self.notes.push(format!(
-                "{}: several commands instead of one kernel, because views of a member are not contiguous or the team is too \
-                 large",
-                plan.location(inst)
-            ));
+            self.note(
+                site,
+                "several commands instead of one kernel, because views of a member are not contiguous or the team is too large",
+            );
             return Ok(None);
         }
         let results = access.transfers.iter().map(|it| self.peer_result(it)).collect::<Result<_, _>>()?;
         let collective = self.peer_collective(phases, results, words)?;
         let launch = kernels::peer_memory_launch(&collective, self.epoch_address)
-            .map_err(|message| ExecutorError::unsupported(plan, inst, message))?;
+            .map_err(|message| self.unsupported(site, message))?;
         match words {
             Some(_) => Ok(Some(launch)),
-            None => self.with_block_counter(launch, stream).map(Some),
+            None => self.with_block_counter(launch, site).map(Some),
         }
     }
 
@@ -47,7 +44,7 @@ impl ExecutableBuilder<'_> {
         phases: &PeerPhases,
         rows: &Launch,
         gathered: Option<(&PeerPhases, usize)>,
-    ) -> Result<Option<Launch>, ExecutorError> {
+    ) -> Result<Option<Launch>> {
         let exchange = match phases {
             PeerPhases::Memory(phases) => {
                 let Some(words) = self.words_of_blocks(&phases[1]) else { return Ok(None) };
@@ -75,8 +72,8 @@ impl ExecutableBuilder<'_> {
         [ready, access]: &[Phase; 2],
         results: Vec<PeerResult<'v>>,
         words: Option<SignalSlice>,
-    ) -> Result<PeerCollective<'v>, ExecutorError> {
-        let signals = |list: &[SignalId]| -> Result<Vec<u64>, ExecutorError> {
+    ) -> Result<PeerCollective<'v>> {
+        let signals = |list: &[SignalId]| -> Result<Vec<u64>> {
             list.iter().map(|it| self.signal_address(it)).collect()
         };
         let writes_to_peers =
@@ -96,7 +93,7 @@ impl ExecutableBuilder<'_> {
         })
     }
 
-    fn peer_result<'v>(&self, it: &'v Transfer) -> Result<PeerResult<'v>, ExecutorError> {
+    fn peer_result<'v>(&self, it: &'v Transfer) -> Result<PeerResult<'v>> {
         let view = |it: &'v ViewOnRank| self.device_view(it.rank, &it.view);
         Ok(PeerResult {
             inputs: it.inputs().iter().map(view).collect::<Result<_, _>>()?,
@@ -105,12 +102,8 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Passes a kernel the block counter of its stream.
-    fn with_block_counter(
-        &mut self,
-        mut launch: Launch,
-        stream: LogicalStream,
-    ) -> Result<Launch, ExecutorError> {
-        launch.params[kernels::BLOCK_COUNTER_PARAM] = self.counters(stream, 1)?;
+    fn with_block_counter(&mut self, mut launch: Launch, site: Site<'_>) -> Result<Launch> {
+        launch.params[kernels::BLOCK_COUNTER_PARAM] = self.counters(site, 1)?;
         Ok(launch)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::LogicalStream;
 use crate::{
-    ExecutorError,
+    Result,
     device::{Device, Stream},
 };
 use hir_plan::{CostClass, Plan, StreamNo};
@@ -34,7 +34,7 @@ pub(super) fn assign_streams(
     device: &Device,
     plan: &Plan,
     first: Stream,
-) -> Result<(Vec<Stream>, Vec<LogicalStream>), ExecutorError> {
+) -> Result<(Vec<Stream>, Vec<LogicalStream>)> {
     let mut roles = vec![StreamRole::Idle; plan.streams.len()];
     for inst in &plan.code {
         let role = &mut roles[inst.stream as usize];

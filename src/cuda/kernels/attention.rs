@@ -1,6 +1,6 @@
 //! Attention in one kernel; `attention.cu` is its template.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{DeviceView, Kernel, Launch, merge_dims, type_name};
 use crate::{device::BlockShape, unsupported::Unsupported};

@@ -1,6 +1,6 @@
 //! Views at device addresses, and their aliasing.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use hir_plan::View;
 

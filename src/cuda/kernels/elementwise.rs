@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     BLOCK, ComputeType, DeviceView, ElementwiseKernel, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES,
@@ -39,6 +39,11 @@ impl<'a> ElementwiseOp<'a> {
     /// Creates an operation whose result is stored.
     pub fn new(function: ScalarFunction, args: Vec<ElementwiseArg<'a>>, out: DeviceView<'a>) -> Self {
         Self { function, args, out, is_stored: true }
+    }
+
+    /// Creates a copy, which converts elements to the type of the result.
+    pub fn convert(from: DeviceView<'a>, to: DeviceView<'a>) -> Self {
+        Self::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
     }
 
     /// Returns the operands that are views.

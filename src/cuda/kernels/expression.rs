@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use grammar::ops::Op;
+use grammar::Op;
 
 use super::ComputeType;
 use hir_plan::ReduceOp;

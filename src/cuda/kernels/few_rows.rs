@@ -1,6 +1,6 @@
 //! Attention of a few rows of the query, as of a token that is decoded; `few_rows.cu` is its template.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     AttentionCall, Kernel, Launch, MEETING,

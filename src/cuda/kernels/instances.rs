@@ -3,10 +3,7 @@
 
 mod epilogues;
 
-use grammar::{
-    dtype::DType,
-    ops::{OPS, Op},
-};
+use grammar::{DType, OPS, Op};
 
 use super::{
     AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, EndSignals, Item, Kernels, Launch,
@@ -23,7 +20,7 @@ use super::{
     shape::merge_dims_in_any_order,
     shifted_rows_launch,
 };
-use crate::{ExecutorError, unsupported::Unsupported};
+use crate::{ExecutorError, Result, unsupported::Unsupported};
 use hir_plan::{GroupedDim, Number, PacketFormat, Reduce, ReduceOp, RoutineKind, View};
 
 const DTYPES: [DType; 17] = [
@@ -66,7 +63,7 @@ const LEAST_OPERATORS: usize = 150;
 ///
 /// # Errors
 /// NVRTC is missing.
-pub fn capabilities() -> Result<Vec<i32>, ExecutorError> {
+pub fn capabilities() -> Result<Vec<i32>> {
     nvrtc::capabilities()
 }
 
@@ -74,7 +71,7 @@ pub fn capabilities() -> Result<Vec<i32>, ExecutorError> {
 ///
 /// # Errors
 /// An instance cannot be generated or does not compile.
-pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), ExecutorError> {
+pub fn compile(capability: i32, first: usize, step: usize) -> Result<()> {
     let source = source(first, step).map_err(|it| ExecutorError::Internal(it.to_string()))?;
     let cubin = nvrtc::compile(&source, capability, "an instance")?;
     if cubin.starts_with(b"\x7fELF") {

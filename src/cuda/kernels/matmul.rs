@@ -1,7 +1,7 @@
 //! A generic matrix product for what cuBLASLt does not support: other element types, other strides, mixed
 //! types.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, DeviceView, Kernel, Launch, MatmulKernel, check_dtypes, float_compute_type, integer_compute_type,

@@ -25,7 +25,7 @@ mod transpose;
 
 use std::fmt::Write;
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 use rustc_hash::FxHashMap;
 
 use crate::{device::BlockShape, unsupported::Unsupported};

@@ -4,13 +4,13 @@ use std::ffi::{CString, c_char, c_int};
 
 use cudarc::nvrtc::sys;
 
-use crate::{ExecutorError, library};
+use crate::{ExecutorError, Result, library};
 
 /// Compiles the source of the kernels `names` to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
 /// NVRTC is missing, does not support the capability, or rejects the source. The error then contains the names and the log.
-pub(crate) fn compile(source: &str, capability: i32, names: &str) -> Result<Vec<u8>, ExecutorError> {
+pub(crate) fn compile(source: &str, capability: i32, names: &str) -> Result<Vec<u8>> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;
     if !supported.contains(&capability) {
@@ -70,7 +70,7 @@ pub(crate) fn compile(source: &str, capability: i32, names: &str) -> Result<Vec<
 ///
 /// # Errors
 /// NVRTC is missing.
-pub(crate) fn capabilities() -> Result<Vec<i32>, ExecutorError> {
+pub(crate) fn capabilities() -> Result<Vec<i32>> {
     let nvrtc = library::nvrtc()?;
     let mut count: c_int = 0;
     // SAFETY: the pointer is to a live integer.
@@ -82,7 +82,7 @@ pub(crate) fn capabilities() -> Result<Vec<i32>, ExecutorError> {
     Ok(list)
 }
 
-fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>, ExecutorError> {
+fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>> {
     let mut size = 0;
     // SAFETY: the program is compiled and the pointer is to a live integer.
     nvrtc.check("nvrtcGetCUBINSize", unsafe { (nvrtc.nvrtcGetCUBINSize)(program, &raw mut size) })?;

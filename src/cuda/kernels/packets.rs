@@ -18,7 +18,7 @@
 
 use std::fmt::Write;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, collective_dtype, type_name};
 use crate::unsupported::Unsupported;

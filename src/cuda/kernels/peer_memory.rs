@@ -20,7 +20,7 @@
 
 use std::fmt::Write;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, PeerMemoryKernel, collective_dtype,

@@ -3,7 +3,7 @@
 //! the terms in each block, and a second pass reduces the parts. The order depends only on shape and layout,
 //! so a sum is bitwise reproducible.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, ReduceKernel, check_dtypes,

@@ -6,7 +6,7 @@ mod scan;
 mod scatter;
 mod sort;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MEETING, check_dtypes,

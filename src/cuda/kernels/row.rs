@@ -11,7 +11,7 @@ pub(super) mod body;
 mod exchange;
 mod op;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, Operand,

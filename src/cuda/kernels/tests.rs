@@ -1,7 +1,7 @@
 //! Tests which instances are chosen and what their parameters are. The suite's trials `kernels::*` compile
 //! all instances.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     DeviceView, ElementwiseArg, ElementwiseOp, Launch, MAX_PARAM_WORDS, ScalarFunction,

@@ -1,7 +1,7 @@
 //! Copies whose operand and result are contiguous in different dimensions: tiles pass through shared memory, so that both sides access
 //! neighbours in memory.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, MAX_ACCESS_BYTES, MEETING, Operand,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::ExecutorError;
+use crate::{ExecutorError, Result};
 
 /// A library to search for.
 pub(super) struct LibrarySearch {
@@ -51,7 +51,7 @@ pub(super) const NCCL: LibrarySearch = LibrarySearch {
 
 impl LibrarySearch {
     /// Opens the library and returns its path.
-    pub(super) fn open(&self) -> Result<(Library, String), ExecutorError> {
+    pub(super) fn open(&self) -> Result<(Library, String)> {
         let missing = |places: String| {
             let Self { title, variable, names, .. } = self;
             ExecutorError::Environment(format!(

@@ -6,7 +6,7 @@ use cudarc::cublaslt::sys;
 use hir_executor::MatmulAlgorithm;
 
 use super::{CublasLtHandle, PreparedMatmul, alignment};
-use crate::ExecutorError;
+use crate::{ExecutorError, Result};
 
 type Found = sys::cublasLtMatmulHeuristicResult_t;
 const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
@@ -20,7 +20,7 @@ impl CublasLtHandle {
         layouts: [sys::cublasLtMatrixLayout_t; 4],
         addresses: [u64; 4],
         wanted: usize,
-    ) -> Result<Vec<(MatmulAlgorithm, usize)>, ExecutorError> {
+    ) -> Result<Vec<(MatmulAlgorithm, usize)>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let attributes = [
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -67,7 +67,7 @@ impl CublasLtHandle {
 
 impl PreparedMatmul {
     /// Returns the algorithms to choose from, at most `wanted`. The first one is that of `prepare`.
-    pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>, ExecutorError> {
+    pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>> {
         let found = self.cublaslt.find_algorithms(self.operation, self.layouts, self.addresses, wanted)?;
         let mut candidates = vec![self.first];
         for (it, _) in found {
@@ -82,7 +82,7 @@ impl PreparedMatmul {
     ///
     /// # Errors
     /// It does not.
-    pub fn check(&self, algorithm: MatmulAlgorithm) -> Result<(), ExecutorError> {
+    pub fn check(&self, algorithm: MatmulAlgorithm) -> Result<()> {
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let mut result = MaybeUninit::<Found>::zeroed();
         let library = self.cublaslt.library;

@@ -1,9 +1,11 @@
 //! Describes the operands of a matrix product as cuBLASLt matrices.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
-use crate::kernels::{self, DeviceView};
-use crate::unsupported::Unsupported;
+use crate::{
+    kernels::{self, DeviceView},
+    unsupported::Unsupported,
+};
 
 /// An operand as a cuBLASLt matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

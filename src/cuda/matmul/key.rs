@@ -51,7 +51,7 @@ fn layout(it: Matrix, batch: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use grammar::dtype::DType;
+    use grammar::DType;
 
     use super::*;
 

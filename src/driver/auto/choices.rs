@@ -1,6 +1,6 @@
 //! The choices of `@auto`, and the passes that make them.
 
-use grammar::words::CommunicationType;
+use grammar::CommunicationType;
 
 use super::communications::Communication;
 

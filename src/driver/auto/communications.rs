@@ -1,14 +1,6 @@
 //! The communications of a program that is not lowered.
 
-use grammar::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt},
-    ops::Op,
-    span::Span,
-    words::CommunicationType,
-};
+use grammar::{Code, CommunicationType, Diagnostic, Op, Program, Span, Stmt, attr};
 use passes::{Settings, Splittable, Verify};
 
 use super::choices::CHOICES;

@@ -2,7 +2,7 @@
 //!
 //! An edit is offered only if the checker finds no fault in its result, and the hosts of the machine can run it.
 
-use grammar::{ir::Program, span::LineIndex};
+use grammar::{LineIndex, Program};
 use hir_check::Checks;
 use hir_plan::{
     CostClass, World,

@@ -37,7 +37,7 @@ pub mod machine;
 
 use std::{str::FromStr, sync::OnceLock};
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, source::Source};
+use grammar::{Code, Diagnostic, Program, Source, count_text};
 use hir_check::Checks;
 use hir_ir::search::Budget;
 use hir_plan::{World, timeline::shipped};
@@ -381,7 +381,7 @@ fn planned(program: &Program) -> Result<World, Vec<Diagnostic>> {
 
 #[cfg(test)]
 mod tests {
-    use grammar::words::CommunicationType;
+    use grammar::CommunicationType;
 
     use super::{choices::CHOICES, *};
 

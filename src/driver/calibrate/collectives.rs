@@ -10,10 +10,7 @@ mod jobs;
 mod report;
 mod rules;
 
-use grammar::{
-    algorithm_table::ALGORITHMS,
-    words::{Algorithm, CommunicationType},
-};
+use grammar::{Algorithm, CommunicationType, algorithm_table::ALGORITHMS};
 
 pub use jobs::{Job, jobs};
 

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use grammar::{
-    dtype::DType,
-    ir::{DeviceDim, Expr, ExprId, InfixOp, Mesh, OpStmt, Program, Stream, StreamId, TensorId},
-    ops::Op,
+    DType, DeviceDim, Expr, ExprId, InfixOp, Mesh, Op, OpStmt, Program, Stream, StreamId, TensorId,
 };
 use hir_ir::build::{
     Dim, ProgramBuilder, apply, assigned, get_current_stream, set_current_stream, synchronize,

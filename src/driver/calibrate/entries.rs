@@ -2,11 +2,7 @@
 
 use std::fmt::Display;
 
-use grammar::{
-    Named,
-    ir::Program,
-    words::{Algorithm, CommunicationType, P2pProtocol},
-};
+use grammar::{Algorithm, CommunicationType, Named, P2pProtocol, Program};
 use hir_plan::timeline::{
     machine::FROM_MEMORY,
     work::{NCCL_TABLES, Work, WorkClass},

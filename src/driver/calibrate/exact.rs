@@ -3,10 +3,7 @@
 //! The algorithm that cuBLASLt chooses is no smooth function of the extents, so the time of a product can be far from those of its
 //! neighbours. A program is better estimated from its own products.
 
-use grammar::{
-    dtype::DType,
-    words::{Algorithm, CommunicationType, P2pProtocol},
-};
+use grammar::{Algorithm, CommunicationType, DType, P2pProtocol};
 use hir_plan::{
     PacketFormat, World,
     timeline::work::{KernelProtocol, KernelTransfer, Work, WorkClass, WorkKind, work_of},

@@ -1,11 +1,6 @@
 //! Layers of a transformer: programs that no table of a machine contains.
 
-use grammar::{
-    Named, attr,
-    dtype::DType,
-    ir::{Program, TensorId},
-    ops::Op,
-};
+use grammar::{DType, Named, Op, Program, TensorId, attr};
 use hir_ir::build::{Dim, apply};
 
 use super::{

@@ -12,7 +12,7 @@ mod results;
 
 use std::{cmp::Ordering, fs, io, path::Path};
 
-use grammar::{count_text, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use grammar::{Diagnostic, LineIndex, Program, count_text};
 use hir_plan::{
     World,
     timeline::{

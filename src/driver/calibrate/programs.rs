@@ -4,12 +4,8 @@
 use std::slice;
 
 use grammar::{
-    attr,
-    collective::Contribution,
-    dtype::DType,
-    ir::{DeviceDim, Expr, InfixOp, OpStmt, Program, Stream, TensorId},
-    ops::Op,
-    words::{Algorithm, Backend, CommunicationType, P2pProtocol, P2pType, RedOp, ReductionOp},
+    Algorithm, Backend, CommunicationType, Contribution, DType, DeviceDim, Expr, InfixOp, Op, OpStmt,
+    P2pProtocol, P2pType, Program, RedOp, ReductionOp, Stream, TensorId, attr,
 };
 use hir_ir::build::{Dim, ProgramBuilder, apply, assigned, numbered, op, wait};
 

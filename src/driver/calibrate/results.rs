@@ -307,10 +307,10 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use grammar::words::Algorithm;
+    use grammar::Algorithm;
 
     use super::*;
-    use grammar::words::CommunicationType;
+    use grammar::CommunicationType;
 
     #[test]
     fn contention_is_the_slowdown_while_both_run() {

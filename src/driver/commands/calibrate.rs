@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::{diagnostic::has_errors, ir::Program, source::Source};
+use grammar::{Program, Source, has_errors};
 use hir_plan::timeline::{machine::Machine, work::Work};
 use hir_process::exit::Exit;
 use passes::{PassCall, PassError};

@@ -9,9 +9,7 @@ use std::{
 
 use clap::Parser;
 use grammar::{
-    InvalidOption,
-    bindings::Binding,
-    count_text,
+    Binding, InvalidOption, count_text,
     render::Format,
     sarif::{Invocation, Log},
 };

@@ -13,9 +13,11 @@ mod witness;
 use grammar::InvalidOption;
 use std::io::Write;
 
-use crate::auto;
-use crate::session::CommandLine;
-use crate::tool::{Reporter, listing, reproducer::crash_reproducer, startup::start_tool};
+use crate::{
+    auto,
+    session::CommandLine,
+    tool::{Reporter, listing, reproducer::crash_reproducer, startup::start_tool},
+};
 use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
 use hir_process::{
     exit::Exit,

@@ -7,25 +7,21 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::reduce::{
-    Candidate, CommandRunner, InterestingnessTest,
-    failure_test::{FailureOracle, FailureTest, SameFailure},
-    reduce,
-};
-use crate::run::oracle;
-use crate::tool::{
-    Reporter,
-    flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
-    progress::Progress,
+use crate::{
+    reduce::{
+        Candidate, CommandRunner, InterestingnessTest,
+        failure_test::{FailureOracle, FailureTest, SameFailure},
+        reduce,
+    },
+    run::oracle,
+    tool::{
+        Reporter,
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
+        progress::Progress,
+    },
 };
 use clap::Parser;
-use grammar::{
-    Dialect,
-    bindings::{Binding, apply_bindings},
-    count_text,
-    ir::Program,
-    render::Format,
-};
+use grammar::{Binding, Dialect, Program, apply_bindings, count_text, render::Format};
 use hir_process::{exit::Exit, interrupt, out_of_memory};
 use hir_sim::{ScheduleSet, WorkBudget};
 

@@ -10,11 +10,16 @@ mod task;
 
 use std::{convert::Infallible, sync::Arc};
 
-use crate::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
 pub(super) use crate::run::command_line::{EXAMPLES, Options};
-use crate::run::{RunError, failure::JobFailure};
-use crate::session::{CommandLine, Report, Session, Verdict};
-use crate::tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool};
+use crate::{
+    job::rank_process::{self, Measured, ProgramPlace, RunVerdict},
+    run::{
+        RunError,
+        failure::{JobFailure, Result},
+    },
+    session::{CommandLine, Report, Session, Verdict},
+    tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool},
+};
 use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};
 use hir_process::{exit::Exit, threads::start_workers};
 
@@ -156,7 +161,7 @@ fn run_step(
     member: Option<&JobRank>,
     times: &PipelineTimes,
     state: JobState<'_>,
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     match entry.step {
         JobStep::Check => pipelines::check(&entry.options, screen.session(), member, state.gpu),
         JobStep::Report => {

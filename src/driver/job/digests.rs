@@ -2,8 +2,10 @@
 //! different results.
 
 use crate::run::inputs::{INPUT, InputFlag};
-use crate::run::{RunError, failure::JobFailure};
-use crate::tensor_file;
+use crate::{
+    run::{RunError, failure::JobFailure},
+    tensor_file,
+};
 use hir_launch::handshake::JobManifest;
 use hir_process::input_file::{InputFiles, digest};
 use hir_tensor::data::{NdArray, bytes::little_endian};

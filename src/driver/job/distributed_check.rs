@@ -1,7 +1,7 @@
 //! Handles outputs that are too large to gather on one rank: each rank keeps its part, and the ranks compare
 //! digests.
 
-use crate::run::{failure::JobFailure, verdict::OutputVerdict};
+use crate::run::{failure::Result, verdict::OutputVerdict};
 use hir_executor::ProcessGroup;
 use hir_plan::Plan;
 use hir_process::exit::Exit;
@@ -27,7 +27,7 @@ pub fn judge_distributed(
     plans: &[Plan],
     mine: &[Option<DenseTensor>],
     peers: &dyn ProcessGroup,
-) -> Result<OutputVerdict, JobFailure> {
+) -> Result<OutputVerdict> {
     let digest =
         |it: &Option<DenseTensor>| it.as_ref().map_or(0, |it| it.data.digest_of_values()).to_le_bytes();
     let digests: Vec<u8> = mine.iter().flat_map(digest).collect();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_differ_are_found_where_they_are() -> Result<(), JobFailure> {
+    fn replicas_that_differ_are_found_where_they_are() -> Result<()> {
         let text = "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T0_g_float[iS0{4}] \
                     (DeviceMesh{0 1})) :\n} // %HostIrContainer\n";
         let plans = plans_of_text(text, 2).unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::{
     run::{
         RunError,
         command_line::Issue,
-        failure::JobFailure,
+        failure::{JobFailure, Result},
         verdict::{self, Criteria, Expectation, OutputVerdict},
     },
     session::Verdict,
@@ -21,8 +21,7 @@ use hir_launch::{
     job_rank::JobRank,
     progress::{PhaseLimit, PlanProgress},
 };
-use hir_plan::timeline::estimate::MeasuredTime;
-use hir_plan::{Plan, View, ViewOnRank, World};
+use hir_plan::{Plan, View, ViewOnRank, World, timeline::estimate::MeasuredTime};
 use hir_process::exit::{Exit, FailureExit};
 use hir_sim::SimOutcome;
 use hir_tensor::{
@@ -216,7 +215,7 @@ pub fn run(
     engine: &mut dyn Executor,
     member: &JobRank,
     say: &mut dyn FnMut(String),
-) -> Result<GpuRunResult, JobFailure> {
+) -> Result<GpuRunResult> {
     let peers: &dyn ProcessGroup = &JobGroup(member);
     let progress = engine.progress();
     member.report_plan_progress(report_with_plans(Arc::clone(job.world)), move || {
@@ -317,7 +316,7 @@ fn gather_and_judge(
     job: &GpuJob<'_>,
     mine: Vec<Option<DenseTensor>>,
     member: &JobRank,
-) -> Result<(SimOutcome, OutputVerdict), JobFailure> {
+) -> Result<(SimOutcome, OutputVerdict)> {
     if job.keeps_outputs_distributed() {
         return Ok((
             SimOutcome::new(job.world),
@@ -330,11 +329,7 @@ fn gather_and_judge(
 }
 
 /// Returns the outputs of all ranks on rank 0.
-fn gather(
-    plans: &[Plan],
-    mine: Vec<Option<DenseTensor>>,
-    member: &JobRank,
-) -> Result<SimOutcome, JobFailure> {
+fn gather(plans: &[Plan], mine: Vec<Option<DenseTensor>>, member: &JobRank) -> Result<SimOutcome> {
     let mut outcome = SimOutcome::new(plans);
     if member.channel.world == 1 {
         outcome.outputs = vec![mine.into_iter().map(|it| it.map(Arc::new)).collect()];
@@ -367,11 +362,7 @@ fn gather(
 }
 
 /// Returns the tensors in `job.watch`. Rank 0 also receives the tensors of other ranks.
-fn read_watched(
-    job: &GpuJob<'_>,
-    engine: &dyn Executor,
-    member: &JobRank,
-) -> Result<Vec<DenseTensor>, JobFailure> {
+fn read_watched(job: &GpuJob<'_>, engine: &dyn Executor, member: &JobRank) -> Result<Vec<DenseTensor>> {
     let me = member.channel.rank;
     let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, ExecutorError> {
         let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
@@ -408,11 +399,7 @@ fn read_watched(
 }
 
 /// Judges the outputs on rank 0, which sends to the other ranks whether they are right, or why it cannot judge them.
-fn judge_on_rank0(
-    job: &GpuJob<'_>,
-    outcome: &SimOutcome,
-    member: &JobRank,
-) -> Result<OutputVerdict, JobFailure> {
+fn judge_on_rank0(job: &GpuJob<'_>, outcome: &SimOutcome, member: &JobRank) -> Result<OutputVerdict> {
     if member.channel.rank > 0 {
         member.set_phase("waiting for rank 0 to judge the outputs");
         let results = member.channel.all_gather_values::<Option<Judged>>(&None)?;

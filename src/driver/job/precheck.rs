@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
+use grammar::{Code, Diagnostic, Source};
 
 use crate::{
     run::command_line::CheckMode,

@@ -3,11 +3,11 @@
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use grammar::source::Source;
+use grammar::Source;
 
 use super::{digests, lost_job::report_without_plans};
-use crate::run::{failure::JobFailure, inputs::InputFlag, program_files::ProgramFiles};
 use crate::{
+    run::{failure::JobFailure, inputs::InputFlag, program_files::ProgramFiles},
     session::{Report, Session, Verdict},
     source,
     tool::Reporter,

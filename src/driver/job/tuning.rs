@@ -14,7 +14,7 @@ use grammar::{count_text, escape_control};
 use super::gpu::JobGroup;
 use crate::run::{
     command_line::TuningFlag,
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     files::{cannot_write, write_file},
 };
 use hir_executor::{AlgorithmUse, Executor, ExecutorError, Machine, MatmulAlgorithm, ProcessGroup, Tuning};
@@ -38,7 +38,7 @@ pub fn load(
     engine: &mut dyn Executor,
     member: &JobRank,
     say: &mut dyn FnMut(String),
-) -> Result<Result<Machine, JobFailure>, JobFailure> {
+) -> Result<Result<Machine>> {
     let peers: &dyn ProcessGroup = &JobGroup(member);
     let failed = |message: String| Ok(Err(JobFailure::Environment(message)));
     member.set_phase("reading the table of algorithms");
@@ -84,7 +84,7 @@ pub fn load(
 ///
 /// # Errors
 /// The file cannot be written or read, is not a regular file, or is no table.
-pub fn check(files: &InputFiles, path: &Path) -> Result<(), JobFailure> {
+pub fn check(files: &InputFiles, path: &Path) -> Result<()> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(cannot_write(path, format!("there is no folder `{}`", folder.display())));
@@ -97,7 +97,7 @@ pub fn check(files: &InputFiles, path: &Path) -> Result<(), JobFailure> {
 ///
 /// # Errors
 /// The file cannot be read, is not a regular file, is no table, or is that of another machine.
-pub fn check_existing(files: &InputFiles, path: &Path, machine: &Machine) -> Result<(), JobFailure> {
+pub fn check_existing(files: &InputFiles, path: &Path, machine: &Machine) -> Result<()> {
     entries(files, path, machine).map(drop)
 }
 
@@ -108,7 +108,7 @@ fn store(
     path: &Path,
     (machine, ranks): (&Machine, usize),
     add: impl FnOnce(&mut TuningTable) -> String,
-) -> Result<Vec<String>, JobFailure> {
+) -> Result<Vec<String>> {
     let empty = || TuningTable::new(machine.clone(), ranks);
     let mut table = read(path, |limit| files.read_again(path, limit))?.unwrap_or_else(empty);
     let mut notes = Vec::new();
@@ -133,7 +133,7 @@ pub fn store_algorithms(
     path: &Path,
     (machine, ranks): (&Machine, usize),
     tuning: &Tuning,
-) -> Result<Vec<String>, JobFailure> {
+) -> Result<Vec<String>> {
     store(files, path, (machine, ranks), |table| {
         table.ranks = ranks;
         table.products.retain(|it| tuning.products.iter().all(|product| product.key != it.product));
@@ -156,7 +156,7 @@ fn entries(
     files: &InputFiles,
     path: &Path,
     machine: &Machine,
-) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), JobFailure> {
+) -> Result<(Vec<(String, MatmulAlgorithm)>, usize)> {
     let table = existing(files, path)?;
     match other_machine(&table, machine, path) {
         Some(message) => Err(JobFailure::Environment(format!("{message}: measure again with `--tune`"))),
@@ -165,14 +165,14 @@ fn entries(
 }
 
 /// Reads a table that has to exist, with the same contents in the whole run.
-fn existing(files: &InputFiles, path: &Path) -> Result<TuningTable, JobFailure> {
+fn existing(files: &InputFiles, path: &Path) -> Result<TuningTable> {
     read(path, |limit| files.read_at_most(path, limit))?
         .ok_or_else(|| cannot_read(path, "the file does not exist".to_owned()))
 }
 
 /// Checks that a path does not name a FIFO, a device or a folder: opening a FIFO waits for another process, and a table
 /// that is written to a device cannot be read again. Errors of the operating system are left to the reader.
-fn check_regular(path: &Path) -> Result<(), JobFailure> {
+fn check_regular(path: &Path) -> Result<()> {
     let Ok(about) = fs::metadata(path) else { return Ok(()) };
     let what = match about.file_type() {
         it if it.is_file() => return Ok(()),
@@ -188,10 +188,7 @@ fn check_regular(path: &Path) -> Result<(), JobFailure> {
 }
 
 /// Reads a table with `bytes`; `None` if there is no file.
-fn read(
-    path: &Path,
-    bytes: impl FnOnce(u64) -> io::Result<Vec<u8>>,
-) -> Result<Option<TuningTable>, JobFailure> {
+fn read(path: &Path, bytes: impl FnOnce(u64) -> io::Result<Vec<u8>>) -> Result<Option<TuningTable>> {
     check_regular(path)?;
     let bytes = match bytes(MAX_BYTES) {
         Ok(bytes) => bytes,

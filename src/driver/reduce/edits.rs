@@ -3,10 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use grammar::{
-    arena::{Arena, Id},
+    Arena, Attr, BlockId, Domains, Id, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, UnitId,
     attr::AttrName,
-    ir::{Attr, BlockId, Domains, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
-    ops::OpClass,
 };
 use passes::{Settings, Verify};
 

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use grammar::{bindings::Binding, codes::Code, diagnostic::Diagnostic, ir::Program, verify};
+use grammar::{Binding, Code, Diagnostic, Program, verify};
 use passes::{PassCall, PassError, Settings, Verify};
 
 pub use super::failure_oracle::FailureOracle;

@@ -22,12 +22,7 @@ use std::{cell::OnceCell, collections::HashSet, ops::Range};
 
 pub use command_runner::CommandRunner;
 
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    print,
-    span::LineIndex,
-};
+use grammar::{Diagnostic, LineIndex, Program, has_errors, print};
 
 use hir_ir::search::{self, Budget};
 use hir_plan::World;

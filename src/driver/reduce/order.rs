@@ -7,7 +7,7 @@
 //! The order is the guaranteed one within one rank (`plan::sync::happens_before::walk_rank`): of streams, of events between streams,
 //! of communicator queues and of waits for communications.
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::FxHashMap;
 
 use hir_plan::{

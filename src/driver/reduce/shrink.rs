@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use grammar::ir::{Attr, Expr, Mesh, Program, Stmt};
+use grammar::{Attr, Expr, Mesh, Program, Stmt};
 
 use super::Reducer;
 

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{
-    attr,
-    ir::{Program, Stmt, StmtId},
-};
+use grammar::{Program, Stmt, StmtId, attr};
 
 use crate::run::trial::{FailureKind, RunFailure};
 use hir_check::{Checks, Finding, check};

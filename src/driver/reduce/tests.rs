@@ -1,10 +1,6 @@
 //! Tests reductions of bugs in passes. Real passes do not have these bugs, so the tests define faulty ones.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt},
-    ops::Op,
-};
+use grammar::{Diagnostic, Op, Program, Stmt};
 use passes::{Arguments, Change, Pass, PassCall, Remarks};
 
 use super::{

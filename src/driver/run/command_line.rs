@@ -4,11 +4,10 @@
 mod canonical;
 mod validate;
 
-use grammar::InvalidOption;
+use grammar::{Binding, InvalidOption};
 use std::{path::Path, sync::Arc, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use grammar::bindings::Binding;
 
 use super::{
     compare::RtolAtol,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use hir_tensor::{
     data::{

@@ -6,9 +6,8 @@
 //! mesh dimensions over which the axis is split.
 
 use grammar::{
+    AxisId, AxisKind, Expr, ExprId, Function, InfixOp, Op, ParallelType, Program, SymbolId, TensorId,
     expr_text,
-    ir::{AxisId, AxisKind, Expr, ExprId, Function, InfixOp, ParallelType, Program, SymbolId, TensorId},
-    ops::Op,
 };
 
 use super::{

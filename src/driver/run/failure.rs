@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
-use grammar::{InvalidOption, diagnostic::Diagnostic, source::Source};
+use grammar::{Diagnostic, InvalidOption, Source};
 
 use super::RunError;
 use hir_process::exit::FailureExit;
+
+/// What a part of a job returns, or why the job fails.
+pub type Result<T, E = JobFailure> = std::result::Result<T, E>;
 
 /// Why a job fails. `Display` is the message; if it has several lines, the first one is the summary.
 #[derive(Debug, thiserror::Error)]

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::failure::JobFailure;
+use super::failure::{JobFailure, Result};
 use hir_process::atomic_file;
 
 /// Replaces the contents of a file, or creates it.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
+pub fn write_file(path: &Path, text: &str) -> Result<()> {
     atomic_file::write(path, text.as_bytes()).map_err(|fault| cannot_write(path, fault.to_string()))
 }
 

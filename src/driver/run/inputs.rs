@@ -3,7 +3,7 @@
 use grammar::InvalidOption;
 use std::{collections::hash_map::Entry, str::FromStr, sync::Arc};
 
-use grammar::dtype::DType;
+use grammar::DType;
 use indexmap::IndexSet;
 use rustc_hash::FxHashMap;
 

@@ -1,9 +1,12 @@
 //! The memory that simulated ranks and the outputs of other runs need, compared with the limit.
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span, count_text};
 use hir_plan::{IoBinding, Plan, limits::size_text};
 
-use super::{failure::JobFailure, prepare::Prepared};
+use super::{
+    failure::{JobFailure, Result},
+    prepare::Prepared,
+};
 
 impl Prepared {
     /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
@@ -19,7 +22,7 @@ impl Prepared {
         own_inputs: bool,
         others: usize,
         written: usize,
-    ) -> Result<(), JobFailure> {
+    ) -> Result<()> {
         let mut found = hir_sim::footprint(plans);
         let held = output_bytes(plans, expected).saturating_mul(others);
         found.bytes = found.bytes.saturating_add(held).saturating_add(written);

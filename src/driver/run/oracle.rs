@@ -13,12 +13,7 @@ mod checker;
 
 use std::sync::Arc;
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Operand, Program},
-    span::LineIndex,
-};
+use grammar::{Code, Diagnostic, LineIndex, Operand, Program};
 use passes::{Reference, SemanticOracle};
 
 pub use checker::CheckerOracle;

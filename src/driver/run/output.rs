@@ -7,11 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     RunError,
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     inputs::InputFlag,
     option_files::{OptionFile, exclusive_destination, same_file},
     results,
@@ -77,11 +77,7 @@ impl OutputFlag {
 ///
 /// # Errors
 /// No tensor of this name is bound when the program ends.
-pub fn watched_views(
-    plans: &[Plan],
-    flags: &[OutputFlag],
-    owner: Option<usize>,
-) -> Result<Vec<ViewOnRank>, JobFailure> {
+pub fn watched_views(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Result<Vec<ViewOnRank>> {
     let mut places = Vec::new();
     for flag in flags {
         let mut bound = false;
@@ -135,7 +131,7 @@ pub fn held_bytes(plans: &[Plan], flags: &[OutputFlag]) -> usize {
 ///
 /// # Errors
 /// A file format does not support the element type of its tensor.
-pub fn check_dtypes(plans: &[Plan], flags: &[OutputFlag]) -> Result<(), JobFailure> {
+pub fn check_dtypes(plans: &[Plan], flags: &[OutputFlag]) -> Result<()> {
     for plan in plans {
         for flag in flags {
             let port = plan.bound_at_exit.iter().find(|port| port.name == flag.name);
@@ -155,7 +151,7 @@ pub fn check_destinations(
     flags: &[OutputFlag],
     others: &[OptionFile<'_>],
     is_one_process: bool,
-) -> Result<(), JobFailure> {
+) -> Result<()> {
     let others: Vec<(PathBuf, &str)> =
         others.iter().filter_map(|it| Some((exclusive_destination(it.path)?, it.option))).collect();
     let mut files: BTreeMap<PathBuf, (usize, BTreeMap<Option<String>, String>)> = BTreeMap::new();
@@ -214,7 +210,7 @@ pub fn write_outputs(
     flags: &[OutputFlag],
     owner: Option<usize>,
     say: &mut dyn FnMut(Report),
-) -> Result<(), JobFailure> {
+) -> Result<()> {
     let mut blocks = outcome.watched.iter();
     let mut files: Vec<(TensorFile, NdArray)> = Vec::new();
     for flag in flags {
@@ -258,7 +254,7 @@ fn emit(
     tensor: NdArray,
     files: &mut Vec<(TensorFile, NdArray)>,
     say: &mut dyn FnMut(Report),
-) -> Result<(), JobFailure> {
+) -> Result<()> {
     if value == "-" {
         let shape: String = tensor.shape.iter().map(|extent| format!("{extent}x")).collect();
         let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();

@@ -1,17 +1,16 @@
 //! Reads programs from files and plans them, or returns the diagnostics.
 
 use grammar::{
-    bindings::{Binding, apply_bindings},
-    codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    dump_cleanup::rank_of_container,
-    ir::{P2P_PROTOCOL, Program, TensorId},
-    list_text,
-    source::Source,
-    span::Span,
+    Binding, Code, Diagnostic, Program, Source, Span, TensorId, apply_bindings,
+    dump_cleanup::rank_of_container, has_errors, ir::P2P_PROTOCOL, list_text,
 };
 
-use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag, program_files::ProgramFiles};
+use super::{
+    extents::bind_extents,
+    failure::{JobFailure, Result},
+    inputs::InputFlag,
+    program_files::ProgramFiles,
+};
 use crate::{session::Session, source};
 use hir_plan::{Plan, World, assume_scalars, opaque_call_diagnostic};
 use hir_tensor::data::{Data, UnsupportedDtype};
@@ -43,7 +42,7 @@ impl Prepared {
 }
 
 /// Transforms a program of a source text.
-pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<(), JobFailure> + 'a;
+pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<()> + 'a;
 
 /// Options for preparing a program.
 pub struct PrepareOptions<'a> {
@@ -84,7 +83,7 @@ pub struct LoadedPrograms {
 ///
 /// # Errors
 /// A file cannot be read, a program is rejected, or the world is too small.
-pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms, JobFailure> {
+pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms> {
     let loaded = load_all(texts, setup)?;
     let (sources, programs): (Vec<_>, Vec<_>) =
         loaded.into_iter().map(|(source, program, _)| (source, program)).unzip();
@@ -98,7 +97,7 @@ fn world_size(
     setup: &PrepareOptions<'_>,
     programs: &[Program],
     sources: &[Source],
-) -> Result<(usize, usize), JobFailure> {
+) -> Result<(usize, usize)> {
     let worlds = programs.iter().map(hir_plan::smallest_world);
     // Of several, the first program with the greatest rank.
     let (smallest, name) =
@@ -137,7 +136,7 @@ fn world_size(
 ///
 /// # Errors
 /// A file cannot be read, a program is rejected, or the world is too small.
-pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared, JobFailure> {
+pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared> {
     let (mut sources, mut programs, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     for (source, program, diagnostics) in load_all(texts, setup)? {
         sources.push(source);
@@ -247,7 +246,7 @@ fn are_equal(programs: &[Program]) -> bool {
 type Loaded = (Source, Program, Vec<Diagnostic>);
 
 /// Reads the programs, binds their symbols and transforms them: one for all ranks, or one for each.
-fn load_all(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>, JobFailure> {
+fn load_all(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>> {
     match texts {
         ProgramFiles::One(path) => containers(load(path, setup)?, setup),
         ProgramFiles::PerRank(paths) => {
@@ -257,7 +256,7 @@ fn load_all(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Vec<Load
 }
 
 /// Reads a file, and records its text for a crash.
-fn load(path: &str, setup: &PrepareOptions<'_>) -> Result<Source, JobFailure> {
+fn load(path: &str, setup: &PrepareOptions<'_>) -> Result<Source> {
     let source = source::open_program(setup.session, path, setup.fusions)
         .map_err(|(path, fault)| JobFailure::CannotRead { path, cause: fault.to_string() })?;
     setup.session.crash_record.record_program(&source.text);
@@ -266,7 +265,7 @@ fn load(path: &str, setup: &PrepareOptions<'_>) -> Result<Source, JobFailure> {
 
 /// Prepares the programs of a text: the one that `--container` selects, the only one, or those that the ranks of a job have
 /// printed to one log.
-fn containers(source: Source, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>, JobFailure> {
+fn containers(source: Source, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>> {
     if setup.container.is_some() {
         return Ok(vec![prepare_program(source, setup, false)?]);
     }
@@ -315,7 +314,7 @@ pub(super) fn prepare_program(
     source: Source,
     setup: &PrepareOptions<'_>,
     is_one_of_several: bool,
-) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
+) -> Result<(Source, Program, Vec<Diagnostic>)> {
     let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
     // If the command line sets the protocol, the warning about an inferred protocol does not apply.

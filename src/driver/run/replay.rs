@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     RunError,
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     inputs::{self, InputSpec},
     prepare::{PrepareOptions, prepare},
     program_files::ProgramFiles,
@@ -44,7 +44,7 @@ impl ReplayRun {
         setup: &PrepareOptions<'_>,
         by_rank: &[&str],
         (spec, limits): (&mut InputSpec, SimLimits<'_>),
-    ) -> Result<Self, JobFailure> {
+    ) -> Result<Self> {
         let other = match &file.next {
             Some(it) => {
                 let is_compared_per_rank = |_, name: &str| by_rank.contains(&name);
@@ -89,7 +89,7 @@ impl ReplayRun {
         first: &World,
         next: Option<NextRun<'_>>,
         (inputs, limits): (Vec<Vec<Arc<Data>>>, SimLimits<'_>),
-    ) -> Result<Self, JobFailure> {
+    ) -> Result<Self> {
         let (reference, outcome) = Self::reference(setting, first, next, (inputs.clone(), limits))?;
         Self::compared_with((&reference, &outcome), setting, (first, next), inputs)
     }
@@ -103,7 +103,7 @@ impl ReplayRun {
         setting: &WitnessSetting,
         (first, next): (&World, Option<NextRun<'_>>),
         inputs: Vec<Vec<Arc<Data>>>,
-    ) -> Result<Self, JobFailure> {
+    ) -> Result<Self> {
         let expectations = outcome_expectations(reference, outcome, IN_SEQUENCE)?;
         let graph = setting.is_captured.then_some(NextRun::Captured);
         let combined = Replay::new(first, graph.or(next), &setting.storage).map_err(|it| unsuitable(&it))?;
@@ -126,7 +126,7 @@ impl ReplayRun {
         first: &World,
         next: Option<NextRun<'_>>,
         (inputs, limits): (Vec<Vec<Arc<Data>>>, SimLimits<'_>),
-    ) -> Result<(World, SimOutcome), JobFailure> {
+    ) -> Result<(World, SimOutcome)> {
         // The caller has its storage to itself then.
         let of_caller: Vec<_> = setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
         let sequential = Replay::new(first, next, &of_caller).map_err(|it| unsuitable(&it))?;

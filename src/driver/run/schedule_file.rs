@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
 
 use grammar::count_text;
 
-use crate::run::failure::JobFailure;
+use crate::run::failure::{JobFailure, Result};
 use hir_check::{NextRun, ReplayedStorage, WitnessSetting};
 use hir_plan::{
     Plan, World,
@@ -96,7 +96,7 @@ impl ScheduleFile {
     ///
     /// # Errors
     /// The file cannot be read, has a line that no file has, or has lines that contradict each other.
-    pub fn read(path: &Path, files: &InputFiles) -> Result<Self, JobFailure> {
+    pub fn read(path: &Path, files: &InputFiles) -> Result<Self> {
         let name = path.display().to_string();
         let cannot = |fault: &dyn std::fmt::Display| JobFailure::CannotRead {
             path: name.clone(),
@@ -159,7 +159,7 @@ impl ScheduleFile {
     ///
     /// # Errors
     /// No program has a shared tensor, or an allocator does not place the tensors of the programs like this.
-    pub fn check_sharing(&self, first: &World, next: Option<NextRun<'_>>) -> Result<(), JobFailure> {
+    pub fn check_sharing(&self, first: &World, next: Option<NextRun<'_>>) -> Result<()> {
         let other = match next {
             Some(NextRun::Other(world, _)) => world.plans(),
             Some(NextRun::Same | NextRun::Captured) | None => &[],
@@ -187,7 +187,7 @@ impl ScheduleFile {
     ///
     /// # Errors
     /// The plans do not have an instruction.
-    pub fn steps_in(&self, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
+    pub fn steps_in(&self, plans: &[Plan]) -> Result<Arc<[Step]>> {
         for (line, step) in &self.steps {
             let InstRef { rank, inst } = step.inst_ref;
             let count = plans.get(rank).map_or(0, |it| it.code.len());

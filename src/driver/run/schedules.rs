@@ -2,7 +2,10 @@
 
 use grammar::count_text;
 
-use crate::run::{failure::JobFailure, schedule_file::ScheduleFile};
+use crate::run::{
+    failure::{JobFailure, Result},
+    schedule_file::ScheduleFile,
+};
 use hir_check::{Orders, StepOrder, Truncation};
 use hir_plan::World;
 use hir_process::input_file::InputFiles;
@@ -26,7 +29,7 @@ impl ScheduleIter {
     ///
     /// # Errors
     /// The program is too large to enumerate its orders, or a file cannot be read.
-    pub fn new(schedules: &ScheduleSet, world: &World, files: &InputFiles) -> Result<Self, JobFailure> {
+    pub fn new(schedules: &ScheduleSet, world: &World, files: &InputFiles) -> Result<Self> {
         match schedules {
             ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
             // A program that deadlocks does so in every order, so one schedule is enough.

@@ -1,11 +1,6 @@
 //! Tests that the oracle reports the pass, the schedule and the location of a miscompilation.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Expr, Program, Stmt},
-    ops::Op,
-    span::LineIndex,
-};
+use grammar::{Diagnostic, Expr, LineIndex, Op, Program, Stmt};
 use passes::{Arguments, Change, Pass, PassCall, Remarks, Settings, Verify};
 
 use super::oracle::SimulationOracle;

@@ -1,15 +1,21 @@
 //! Writes timelines and reports how communication and computation overlap.
 
-use super::{failure::JobFailure, files::write_file};
-use crate::auto::machine::MachineFlag;
-use hir_plan::timeline::{
-    Timeline,
-    estimate::{MeasuredTime, measured},
-    estimator::Planned,
-    file::TimelineFile,
-    overlap::Overlap,
+use super::{
+    failure::{JobFailure, Result},
+    files::write_file,
 };
-use hir_plan::{Plan, World, sync::happens_before::OrderError};
+use crate::auto::machine::MachineFlag;
+use hir_plan::{
+    Plan, World,
+    sync::happens_before::OrderError,
+    timeline::{
+        Timeline,
+        estimate::{MeasuredTime, measured},
+        estimator::Planned,
+        file::TimelineFile,
+        overlap::Overlap,
+    },
+};
 use serde_json::json;
 
 /// The maximum number of instructions of an estimated timeline.
@@ -70,7 +76,7 @@ impl TimelineFlags {
         world: &World,
         text: Option<Planned<'_>>,
         names: &[&str],
-    ) -> Result<TimelineReport, JobFailure> {
+    ) -> Result<TimelineReport> {
         check_size(world)?;
         let timeline = self.machine().estimator().timeline(world, text);
         self.write(&timeline.map_err(too_many_streams)?, names)
@@ -87,7 +93,7 @@ impl TimelineFlags {
         names: &[&str],
         ranks: &[Vec<MeasuredTime>],
         clock_error: f64,
-    ) -> Result<TimelineReport, JobFailure> {
+    ) -> Result<TimelineReport> {
         check_size(world)?;
         let clocks = match world.len() {
             1 => String::new(),
@@ -98,7 +104,7 @@ impl TimelineFlags {
         self.write(&measured(world, ranks, source).map_err(too_many_streams)?, names)
     }
 
-    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport, JobFailure> {
+    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport> {
         let report = Overlap::of(timeline).report(timeline);
         let alike: usize = timeline.classes.iter().map(Vec::len).sum();
         let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1).max(alike);
@@ -146,7 +152,7 @@ pub fn estimated_overlap_json(
     machine.estimator().timeline(world, text).ok().map(|it| overlap_json(&it))
 }
 
-fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
+fn check_size(plans: &[Plan]) -> Result<()> {
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     if instructions > MAX_INSTRUCTIONS {
         Err(JobFailure::Usage(format!(

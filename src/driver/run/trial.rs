@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 
 use super::{
     RunError,

@@ -18,14 +18,8 @@ mod values;
 use std::sync::Arc;
 
 use grammar::{
-    axis_text,
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::Op,
-    source::Source,
-    span::{LineIndex, Span},
+    Code, DType, Diagnostic, ExprId, LineIndex, Op, OpStmt, Program, Source, Span, Stmt, StmtId, SymbolId,
+    TensorId, axis_text,
 };
 
 use values::TensorValue;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, source::Source, span::Span};
+use grammar::{Code, Diagnostic, Source, Span, count_text};
 
 use hir_check::UNWRITTEN_HELP;
 use hir_plan::{Plan, sync::ranks_text};

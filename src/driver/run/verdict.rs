@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     RunError,
     compare::{RtolAtol, Tolerance},
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     inputs::InputSpec,
     memory_limit::output_bytes,
     prepare::{PrepareOptions, prepare},
@@ -142,7 +142,7 @@ pub fn program_order_expectations(
     world: &World,
     inputs: Vec<Vec<Arc<Data>>>,
     limits: SimLimits<'_>,
-) -> Result<Vec<Expectation>, JobFailure> {
+) -> Result<Vec<Expectation>> {
     simulated_expectations(world, inputs, PROGRAM_ORDER, limits).map(|it| it.0)
 }
 
@@ -156,7 +156,7 @@ pub fn simulated_expectations(
     inputs: Vec<Vec<Arc<Data>>>,
     origin: &str,
     limits: SimLimits<'_>,
-) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
+) -> Result<(Vec<Expectation>, RunNotes)> {
     scheduled_expectations(world, inputs, &Schedule::Program, (origin, limits))
 }
 
@@ -169,7 +169,7 @@ pub fn scheduled_expectations(
     inputs: Vec<Vec<Arc<Data>>>,
     schedule: &Schedule,
     (origin, limits): (&str, SimLimits<'_>),
-) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
+) -> Result<(Vec<Expectation>, RunNotes)> {
     limits.work.take(hir_sim::work(world, 1)).map_err(RunError::from)?;
     let outcome = simulate(world, inputs, schedule, limits.memory)?;
     Ok((outcome_expectations(world, &outcome, origin)?, outcome.notes))
@@ -183,7 +183,7 @@ pub(super) fn outcome_expectations(
     plans: &[Plan],
     outcome: &SimOutcome,
     origin: &str,
-) -> Result<Vec<Expectation>, JobFailure> {
+) -> Result<Vec<Expectation>> {
     let outputs = results::outputs(plans, outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::WrongResult(fault.clone()));
@@ -282,7 +282,7 @@ pub fn reference_expectations(
     limits: SimLimits<'_>,
     input_spec: &InputSpec,
     plans: &[Plan],
-) -> Result<Vec<Expectation>, JobFailure> {
+) -> Result<Vec<Expectation>> {
     // The outputs correspond by position.
     let outputs = plans.first().map_or(&[][..], |it| &it.outputs);
     let is_compared_per_rank =

@@ -16,13 +16,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use grammar::{
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-    nearest,
-    source::Source,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, Severity, Source, Span, nearest};
 
 /// Begins a comment for hir.
 const MARK: &str = "hir:";

@@ -4,9 +4,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use grammar::{
-    diagnostic::Diagnostic,
+    Diagnostic, Source,
     sarif::{Invocation, Log},
-    source::Source,
 };
 
 use hir_process::exit::Exit;

@@ -1,7 +1,7 @@
 //! Parses tensors in flags.
 
 use grammar::InvalidOption;
-use grammar::dtype::{Class, DType};
+use grammar::{DType, dtype::Class};
 
 use hir_tensor::data::{Data, Element, NdArray, each};
 

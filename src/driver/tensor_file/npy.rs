@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{IoError, format_error};
 use hir_plan::View;
-use hir_tensor::data::bytes::{ByteOrder, fault_in_elements, little_endian, set_elements};
-use hir_tensor::data::{Data, NdArray};
+use hir_tensor::data::{
+    Data, NdArray,
+    bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
+};
 
 mod header;
 

@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use grammar::dtype::DType;
+use grammar::DType;
 use safetensors::{SafeTensors, tensor::TensorView};
 
 use super::{IoError, format_error};
-use hir_tensor::data::bytes::{ByteOrder, fault_in_elements, little_endian, set_elements};
-use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
+use hir_tensor::data::{
+    Data, NdArray, UnsupportedDtype,
+    bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
+};
 
 /// The types that both safetensors and `Data` support.
 const SAFETENSORS: [(safetensors::Dtype, DType); 15] = [

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
+use grammar::{Code, Diagnostic, Program, Source};
 use hir_certify::{Settings, certify};
 
 /// The number of evaluations before a certificate is written. Those who check it choose their own.

@@ -18,7 +18,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Command, error::ErrorKind, parser::ValueSource};
-use grammar::{InvalidOption, bindings::Binding};
+use grammar::{Binding, InvalidOption};
 use toml::{Table, Value};
 
 use crate::session::{AllowEntry, Defaults, Session, parse_code};

@@ -3,13 +3,12 @@
 use grammar::InvalidOption;
 use std::{io::Write, path::PathBuf, time::Duration};
 
-use grammar::{Dialect, ir::Program, nearest, print_as};
+use grammar::{Dialect, Program, nearest, print_as};
 use passes::{Change, FORMER_NAMES, PassError, PassEvent};
 
-use crate::auto;
+use crate::{auto, session::OutputStream};
 use similar::TextDiff;
 
-use crate::session::OutputStream;
 use hir_process::atomic_file;
 
 /// Selects the programs to print. A flag without a list of passes applies to all passes.

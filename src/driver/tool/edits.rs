@@ -1,6 +1,6 @@
 //! The edits that `--fix` makes in a text, as diagnostics of the text before: what an editor needs to make them.
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span, count_text};
 use similar::{DiffTag, TextDiff};
 
 /// Returns one remark for each range of lines that differs, with the edit that replaces it.

@@ -3,13 +3,7 @@
 
 use std::collections::HashMap;
 
-use grammar::{
-    Named,
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-    source::Source,
-    span::Span,
-};
+use grammar::{Code, Diagnostic, Named, Severity, Source, Span};
 
 /// The line that separates two parts of a file.
 pub const SEPARATOR: &str = "// -----";

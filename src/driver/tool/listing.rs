@@ -3,11 +3,7 @@
 use grammar::InvalidOption;
 use std::fmt::Write;
 
-use grammar::{
-    codes::Code,
-    nearest,
-    ops::{OPS, OperandDef},
-};
+use grammar::{Code, OPS, OperandDef, nearest};
 use passes::OptionSpec;
 
 use crate::auto;

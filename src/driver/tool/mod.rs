@@ -31,9 +31,8 @@ use std::{
 
 use clap::ValueEnum;
 use grammar::{
-    diagnostic::{Diagnostic, has_errors},
+    Diagnostic, Source, has_errors,
     render::{Format, Style, github_error, json_message, render},
-    source::Source,
     visible_text,
 };
 use passes::PassCall;

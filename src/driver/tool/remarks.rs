@@ -2,7 +2,7 @@
 //! error.
 
 use clap::ValueEnum;
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{Code, Diagnostic};
 
 use passes::PassCall;
 

@@ -1,7 +1,7 @@
 //! Statistics of passes: how many times each pass ran and changed the program, and how it changed the number
 //! of statements.
 
-use grammar::ir::{Program, Stmt};
+use grammar::{Program, Stmt};
 use indexmap::IndexMap;
 use passes::{Change, PassEvent};
 

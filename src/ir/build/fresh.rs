@@ -3,13 +3,8 @@
 //! Invariant: a number returned here is not used by anything else in the program.
 
 use grammar::{
-    arena::Arena,
-    free_number,
-    ir::{
-        Axis, AxisId, AxisKind, Domains, ExprId, Memory, ParallelType, Program, Stream, StreamId, SymbolId,
-        Tensor, TensorId, Transform,
-    },
-    span::Span,
+    Arena, Axis, AxisId, AxisKind, Domains, ExprId, Memory, ParallelType, Program, Span, Stream, StreamId,
+    SymbolId, Tensor, TensorId, Transform, free_number,
 };
 use rustc_hash::FxHashMap;
 

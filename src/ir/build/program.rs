@@ -3,15 +3,9 @@
 use std::sync::Arc;
 
 use grammar::{
-    arena::Arena,
-    attr,
-    dtype::DType,
-    ir::{
-        Axis, AxisId, AxisKind, BlockId, DeviceDim, Domains, Expr, ExprId, For, If, Memory, Mesh, OpStmt,
-        Operand, ParallelType, Program, Stmt, StmtId, Stream, StreamId, Tensor, TensorId, Transform,
-    },
-    ops::Op,
-    span::Span,
+    Arena, Axis, AxisId, AxisKind, BlockId, DType, DeviceDim, Domains, Expr, ExprId, For, If, Memory, Mesh,
+    Op, OpStmt, Operand, ParallelType, Program, Span, Stmt, StmtId, Stream, StreamId, Tensor, TensorId,
+    Transform, attr,
 };
 
 use super::{allocate, apply, assigned, rank};
@@ -327,7 +321,7 @@ fn finish_axes(program: &mut Program, tensor: TensorId, declaration: &Declaratio
 
 #[cfg(test)]
 mod tests {
-    use grammar::{ir::InfixOp, ops::Op};
+    use grammar::{InfixOp, Op};
 
     use super::*;
     use crate::build::apply;

@@ -1,9 +1,6 @@
 //! Scalar expressions.
 
-use grammar::{
-    ir::{Expr, ExprId, InfixOp, Program, SymbolId},
-    span::Span,
-};
+use grammar::{Expr, ExprId, InfixOp, Program, Span, SymbolId};
 
 /// Returns a named scalar as an expression.
 pub fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {

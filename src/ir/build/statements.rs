@@ -1,14 +1,8 @@
 //! Statements of operators. Each function returns one; `add` puts it into a program.
 
 use grammar::{
-    attr,
-    ir::{
-        AxisId, BlockId, ExprId, InfixOp, Memory, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId,
-        TensorId,
-    },
-    ops::Op,
-    span::Span,
-    words::{Backend, MemoryType},
+    AxisId, Backend, BlockId, ExprId, InfixOp, Memory, MemoryType, Op, OpStmt, Operand, Program, Span, Stmt,
+    StmtId, Stream, StreamId, TensorId, attr,
 };
 
 use super::infix;

@@ -1,10 +1,6 @@
 //! Makes edits in a program.
 
-use grammar::{
-    attr,
-    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId},
-    ops::Op,
-};
+use grammar::{BlockId, Op, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, attr};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Edit, NewStatement, NewStream, Place, StreamRef, number_streams::number_streams};

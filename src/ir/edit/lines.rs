@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use grammar::{diagnostic::Fix, ir::StmtId, span::Span};
+use grammar::{Fix, Span, StmtId};
 use rustc_hash::FxHashSet;
 
 use super::{Edit, Place, ProgramText};

@@ -16,7 +16,7 @@ mod rewrite;
 mod statement_text;
 mod text;
 
-use grammar::ir::{BlockId, StmtId, StreamId};
+use grammar::{BlockId, StmtId, StreamId};
 use rustc_hash::FxHashSet;
 
 pub use apply::{apply, corresponding};

@@ -1,6 +1,6 @@
 //! Numbers the captured streams.
 
-use grammar::ir::{Operand, Program, Stream};
+use grammar::{Operand, Program, Stream};
 use rustc_hash::FxHashMap;
 
 /// Numbers the captured streams in the order in which the program mentions them, as the reader does. Who inserts, moves or

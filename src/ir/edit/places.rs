@@ -1,9 +1,6 @@
 //! Where the statements of a program are: their blocks, loops and groups. Collected once for all edits of a program.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId},
-    ops::Op,
-};
+use grammar::{BlockId, Op, Program, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
 /// The place of a statement.

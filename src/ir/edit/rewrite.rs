@@ -1,9 +1,6 @@
 //! Rewrites the statement lists of a program, innermost blocks first, while they are walked.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, StmtId},
-};
+use grammar::{BlockId, Diagnostic, Program, StmtId};
 
 /// The edit of a statement.
 pub enum StmtEdit {

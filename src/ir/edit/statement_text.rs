@@ -1,6 +1,6 @@
 //! The texts of statements that edits insert or change, in the spelling of the text.
 
-use grammar::{attr, ir::StmtId, stream_operand_text};
+use grammar::{StmtId, attr, stream_operand_text};
 
 use super::{Edit, NewStatement, NewStream, ProgramText, StreamRef};
 

@@ -6,11 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use grammar::{
-    diagnostic::Fix,
-    ir::{BlockId, Program, StmtId},
-    span::LineIndex,
-};
+use grammar::{BlockId, Fix, LineIndex, Program, StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Edit, Place, StmtPlaces};

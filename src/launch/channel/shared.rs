@@ -11,7 +11,7 @@ use std::{
 
 use super::MAX_GATHERED;
 use crate::{
-    LaunchError,
+    LaunchError, Result,
     message::{Message, Operation},
     session::{Opener, Sealer},
 };
@@ -175,7 +175,7 @@ impl Shared {
     }
 
     /// Waits until `ready` returns a value from what peers have sent. `check_late` on rank 0 bounds the wait.
-    pub(super) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, LaunchError> {
+    pub(super) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T> {
         let mut state = self.lock();
         state.waiting_since = Some(Instant::now());
         let outcome = loop {
@@ -233,7 +233,7 @@ impl Shared {
     }
 
     /// Sends a message that the job requires. A failure to send it is a fault.
-    pub(super) fn send(&self, link: &PeerConnection, message: &Message) -> Result<(), LaunchError> {
+    pub(super) fn send(&self, link: &PeerConnection, message: &Message) -> Result<()> {
         self.transmit(link, message).map_err(|_| self.record_fault(LaunchError::Gone { rank: link.peer }))
     }
 

@@ -14,7 +14,7 @@ use super::{
     with_port,
 };
 use crate::{
-    LaunchError,
+    LaunchError, Result,
     message::Message,
     secret::published::ReadFault,
     session::{ANSWER_BYTES, Initiator, JobKey},
@@ -79,7 +79,7 @@ pub(super) fn dial(
     world: usize,
     (deadline, stop): (Instant, &dyn Fn() -> Option<LaunchError>),
     mut key: impl FnMut() -> Result<(JobKey, Option<u16>), ReadFault>,
-) -> Result<Connection, LaunchError> {
+) -> Result<Connection> {
     let start = Instant::now();
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut last = DialFailure::Nothing;
@@ -187,7 +187,7 @@ pub(super) fn await_welcome(
     address: &Address,
     rank: usize,
     (patience, stop): (Duration, &dyn Fn() -> Option<LaunchError>),
-) -> Result<(Connection, u128), LaunchError> {
+) -> Result<(Connection, u128)> {
     let start = Instant::now();
     let lost = |fault: io::Error| {
         match fault.kind() {

@@ -18,7 +18,7 @@ use super::{
     with_port,
 };
 use crate::{
-    LaunchError,
+    LaunchError, Result,
     message::Message,
     secret::Secret,
     session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},
@@ -39,7 +39,7 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// # Errors
 /// Returns an error if the address is not one of this host, if other hosts cannot reach it, or if no port is
 /// free.
-pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError> {
+pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16)> {
     let resolved: Vec<SocketAddr> = (address.host.as_str(), address.port)
         .to_socket_addrs()
         .map_err(|fault| address.fault(format!("rank 0 cannot resolve the address: {fault}")))?
@@ -141,7 +141,7 @@ pub(super) fn admit(
     address: &Address,
     key: &JobKey,
     limits: (Instant, &dyn Fn() -> Option<LaunchError>),
-) -> Result<Vec<Connection>, LaunchError> {
+) -> Result<Vec<Connection>> {
     let run = Secret::random()?.bytes().iter().fold(0, |run, it| run << 8 | u128::from(*it));
     let mut joined: Vec<Option<Connection>> = (1..key.world).map(|_| None).collect();
     let mut candidates = Vec::new();
@@ -169,7 +169,7 @@ fn admit_into(
     address: &Address,
     key: &JobKey,
     (deadline, stop): (Instant, &dyn Fn() -> Option<LaunchError>),
-) -> Result<(), LaunchError> {
+) -> Result<()> {
     let lost = |fault: io::Error| address.fault(format!("rank 0 cannot listen: {fault}"));
     listener.set_nonblocking(true).map_err(lost)?;
     let mut rejected = Rejected::default();

@@ -21,7 +21,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use super::{EntryFault, EntryType, Secret, check_private};
-use crate::{LaunchError, message};
+use crate::{LaunchError, Result, message};
 
 /// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 256;
@@ -113,11 +113,7 @@ pub struct PublishedSecret {
 /// # Errors
 /// Returns an error if another user has created the folder or the file, if a job of the same name is starting
 /// now, or if the disk is full.
-pub fn publish(
-    place: &SecretFileLocation,
-    secret: &Secret,
-    port: u16,
-) -> Result<PublishedSecret, LaunchError> {
+pub fn publish(place: &SecretFileLocation, secret: &Secret, port: u16) -> Result<PublishedSecret> {
     let mut faults = Vec::new();
     for path in &place.folders {
         let made = open_folder(path, true).and_then(|folder| {

@@ -1,12 +1,6 @@
 //! Reductions and matrix products: how the shapes and shardings of their operands become views of equal rank.
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{AxisKind, OpStmt, TensorId},
-    ops::TypeRule,
-    words::ReductionOp,
-};
+use grammar::{AxisKind, DType, OpStmt, ReductionOp, TensorId, TypeRule, attr};
 
 use crate::{
     Gemm, InstKind, Number, Reduce, ReduceOp, View,

@@ -1,8 +1,8 @@
 //! Communications between ranks: collectives, P2P groups, signals and memory handles.
 
-use grammar::words::CommunicationType;
+use grammar::CommunicationType;
 /// The direction of a message, seen from this rank.
-pub use grammar::words::P2pType as Direction;
+pub use grammar::P2pType as Direction;
 
 use crate::{CommunicatorNo, ReduceOp, View, WorkNo};
 

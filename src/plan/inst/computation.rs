@@ -1,7 +1,7 @@
 //! What an instruction that computes from memory of its own rank states about itself, in its own file. All else that asks for it
 //! goes through `InstKind::computation`, so that a new one needs its file, its variant, and what executes it.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::InstKind;
 use crate::{Buffer, View};

@@ -3,12 +3,7 @@
 //!
 //! If there are fewer heads of keys and values than of queries, consecutive heads of the query share them.
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{OpStmt, Program, TensorId},
-    ops::Op,
-};
+use grammar::{DType, Op, OpStmt, Program, TensorId, attr};
 
 use super::{batch_of_keys, kept_weights, repeat_heads, shared_heads, split_heads};
 use crate::{

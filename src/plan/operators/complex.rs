@@ -1,6 +1,6 @@
 //! Operators of complex numbers that do not compute both parts alike.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{OperatorCall, Result, expect_shape, misfit};
 use crate::{

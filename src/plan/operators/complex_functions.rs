@@ -5,7 +5,7 @@
 //! exponential functions of large numbers are computed as two factors (W. Kahan, "Branch Cuts for Complex Elementary Functions",
 //! 1987; his `tanh` is ours). A part that is infinite or not a number is that of ISO C, annex G, where PyTorch gives it too.
 
-use grammar::{dtype::DType, ir::Operand, ops::Op};
+use grammar::{DType, Op, Operand};
 
 use super::{OperatorCall, Result, misfit};
 use crate::{

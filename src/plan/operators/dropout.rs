@@ -1,6 +1,6 @@
 //! The dropout of an attention.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::random::{random_bits, uniform};
 use crate::{

@@ -1,6 +1,6 @@
 //! `GroupedMmaOp`: one matrix product for each group.
 
-use grammar::{attr, dtype::DType, ops::Op};
+use grammar::{DType, Op, attr};
 
 use super::{OperatorCall, Result, expect_shape, misfit};
 use crate::{

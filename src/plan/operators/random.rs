@@ -10,12 +10,7 @@
 
 use std::f64::consts::TAU;
 
-use grammar::{
-    attr,
-    dtype::{Class, DType},
-    ir::Operand,
-    ops::Op,
-};
+use grammar::{DType, Op, Operand, attr, dtype::Class};
 
 use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit};
 use crate::{

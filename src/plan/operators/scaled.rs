@@ -1,7 +1,7 @@
 //! Products of scaled operands, and blocks with their scales. Scales are in the order of rows and blocks; the layout in which the kernels of
 //! nvFuser store those of 8 bits is a matter of storage.
 
-use grammar::{attr, dtype::DType, ops::Op};
+use grammar::{DType, Op, attr};
 
 use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit};
 use crate::{

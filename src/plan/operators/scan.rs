@@ -1,6 +1,6 @@
 //! `scan`: `out[i]` combines the elements 0 to `i` along a dimension.
 
-use grammar::{attr, dtype::DType, ops::Op};
+use grammar::{DType, Op, attr};
 
 use super::{OperatorCall, OperatorFault, Result, expect_shape, sum_dtype};
 use crate::{

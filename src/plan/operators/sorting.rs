@@ -1,6 +1,6 @@
 //! `topk` and `argsort`.
 
-use grammar::{attr, ops::Op};
+use grammar::{Op, attr};
 
 use super::{OperatorCall, Result, misfit};
 use crate::{RoutineKind, inst_builder::InstBuilder};

@@ -1,6 +1,6 @@
 //! `Welford`: mean, sum of squared differences from it, and count. `mma` in bodies of kernels.
 
-use grammar::ops::Op;
+use grammar::Op;
 
 use super::{OperatorCall, Result, expect_shape, misfit, sum_dtype};
 use crate::{

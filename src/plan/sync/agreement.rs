@@ -13,13 +13,8 @@ mod members;
 use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::{
+    Algorithm, Code, DType, Diagnostic, P2pProtocol, Program, Span,
     attr::{self, AttrName},
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::Program,
-    span::Span,
-    words::{Algorithm, P2pProtocol},
 };
 
 use super::{

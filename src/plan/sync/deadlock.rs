@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
+use grammar::{Code, Diagnostic, Span, StmtId};
 
 use super::{
     HostRule,

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use grammar::words::CommunicationType;
+use grammar::CommunicationType;
 use rustc_hash::FxHashMap;
 
 use super::World;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 
 use super::{Blocker, InstRef, WaitGraph};
 use crate::{Communication, Plan, SyncEffect};

@@ -8,7 +8,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use grammar::ir::StmtId;
+use grammar::StmtId;
 use rustc_hash::FxHashMap;
 
 use super::{Blocker, CommKey, CommMatching, CommNo, CommRole, GroupNo, InstRef};

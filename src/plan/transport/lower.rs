@@ -1,11 +1,6 @@
 //! Selects the communications that have a transport, and replaces them in the plans of all ranks.
 
-use grammar::{
-    collective::{Contribution, Members},
-    diagnostic::Diagnostic,
-    ir::{Program, StmtId},
-    words::{Algorithm, CommunicationType},
-};
+use grammar::{Algorithm, CommunicationType, Contribution, Diagnostic, Members, Program, StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{

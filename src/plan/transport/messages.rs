@@ -5,7 +5,7 @@
 //! | get | set Ready | wait for Ready, copy from the peer, set Done | wait for Done | – |
 //! | put | wait for Ready, copy to the peer, set Done | set Ready | – | wait for Done |
 
-use grammar::words::P2pProtocol;
+use grammar::P2pProtocol;
 
 use super::Steps;
 use crate::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};

@@ -39,10 +39,7 @@ mod signals;
 mod slots;
 mod staging;
 
-use grammar::{
-    algorithm_table,
-    words::{Algorithm, CommunicationType},
-};
+use grammar::{Algorithm, CommunicationType, algorithm_table};
 
 pub(super) use lower::lower;
 

@@ -4,7 +4,7 @@
 //! another on every rank, because they are posted on one stream or run on one queue, use two sets of slots in
 //! turn; `push` shows why two are enough. Other collectives have slots of their own.
 
-use grammar::dtype::DType;
+use grammar::DType;
 use rustc_hash::FxHashMap;
 
 use crate::{

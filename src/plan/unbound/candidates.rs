@@ -1,9 +1,6 @@
 //! Proposes values for unbound scalars, most likely first.
 
-use grammar::{
-    ir::{ExprId, Program, TensorId},
-    span::LineIndex,
-};
+use grammar::{ExprId, LineIndex, Program, TensorId};
 use indexmap::{IndexMap, IndexSet};
 
 use super::{

@@ -2,11 +2,7 @@
 
 use std::collections::HashSet;
 
-use grammar::{
-    attr,
-    ir::{BlockId, Expr, ExprId, InfixOp, OpStmt, PrefixOp, Program, Stmt, SymbolId},
-    words::P2pType,
-};
+use grammar::{BlockId, Expr, ExprId, InfixOp, OpStmt, P2pType, PrefixOp, Program, Stmt, SymbolId, attr};
 use rustc_hash::FxHashMap;
 
 /// Returns, for each scalar that is the peer of a send or a receive, the peer of the other side.

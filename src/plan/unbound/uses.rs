@@ -3,13 +3,9 @@
 use std::collections::HashSet;
 
 use grammar::{
+    Attr, AxisId, BlockId, Expr, ExprId, For, Function, InfixOp, Op, OpStmt, Operand, P2pType, Program, Stmt,
+    Stream, SymbolId, TensorId,
     attr::{self, AttrName},
-    ir::{
-        Attr, AxisId, BlockId, Expr, ExprId, For, Function, InfixOp, OpStmt, Operand, Program, Stmt, Stream,
-        SymbolId, TensorId,
-    },
-    ops::Op,
-    words::P2pType,
 };
 use indexmap::IndexMap;
 

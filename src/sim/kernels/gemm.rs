@@ -2,12 +2,12 @@
 
 use std::{borrow::Cow, ops::Add};
 
-use grammar::dtype::{Class, DType};
+use grammar::{DType, dtype::Class};
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::{
-    Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
+    Exactness, FixedPointRange, Precision, Result, narrow, overflow::FiniteRange, shadow_lanes, wrap,
 };
 use hir_tensor::{
     data::{Data, Shadow, WrittenMask, shadow::EXACT},
@@ -32,7 +32,7 @@ pub fn gemm(
     bias: Option<&DenseTensor>,
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let sizes = Sizes::of(a, b);
     let bias_data = bias.map(|it| &it.data);
     let types = [a.data.dtype(), b.data.dtype(), out_dtype];
@@ -140,7 +140,7 @@ impl Sizes {
         bias: Option<&[T]>,
         out_dtype: DType,
         exactness: &mut Exactness,
-    ) -> Result<Data, KernelError> {
+    ) -> Result<Data> {
         let mut sums = self.multiply(a, b);
         if let Some(bias) = bias {
             sums.iter_mut().zip(bias).for_each(|(sum, &it)| *sum = *sum + it);
@@ -152,12 +152,7 @@ impl Sizes {
     }
 
     /// Returns the shadow of the product of the first two blocks plus the bias, if there is a third block.
-    fn shadow(
-        self,
-        blocks: &[&DenseTensor],
-        precision: Precision,
-        data: &Data,
-    ) -> Result<Option<Shadow>, KernelError> {
+    fn shadow(self, blocks: &[&DenseTensor], precision: Precision, data: &Data) -> Result<Option<Shadow>> {
         let sums = |blocks: Vec<Vec<f64>>| {
             let mut sums = self.multiply(&blocks[0], &blocks[1]);
             if let Some(bias) = blocks.get(2) {
@@ -285,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn batched_with_bias() -> Result<(), KernelError> {
+    fn batched_with_bias() -> Result<()> {
         let a = block(&[2, 1, 2], &[1.0, 2.0, 3.0, 4.0]);
         let b = block(&[2, 2, 2], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
         let bias = block(&[2, 1, 2], &[10.0, 20.0, 30.0, 40.0]);
@@ -298,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_wrap() -> Result<(), KernelError> {
+    fn integers_wrap() -> Result<()> {
         let a = DenseTensor::full(vec![1, 2], Data::I8(vec![100, 2]));
         let b = DenseTensor::full(vec![2, 2], Data::I8(vec![2, 1, 1, 1]));
         let out = gemm(&a, &b, None, DType::Int8, &mut Exactness::default())?;
@@ -307,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_once_after_the_bias() -> Result<(), KernelError> {
+    fn rounds_once_after_the_bias() -> Result<()> {
         // 256 + 1 is not representable in bf16, but 256 + 1 + 1 is. Rounding before the bias would give 256.
         let a = bf16s(&[1, 2], |at| [16.0, 1.0][at]);
         let b = bf16s(&[2, 1], |at| [16.0, 1.0][at]);
@@ -321,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn exactness_both_ways() -> Result<(), KernelError> {
+    fn exactness_both_ways() -> Result<()> {
         let inexact = |a: &DenseTensor, b: &DenseTensor| {
             let mut exactness = Exactness::default();
             gemm(a, b, None, a.data.dtype(), &mut exactness).map(|_| exactness.inexact())
@@ -343,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_spread_over_rows_and_columns() -> Result<(), KernelError> {
+    fn masks_spread_over_rows_and_columns() -> Result<()> {
         let mut a = block(&[2, 2], &[1.0; 4]);
         let mut b = block(&[2, 3], &[1.0; 6]);
         a.written = WrittenMask::from_flags(vec![true, false, true, true]);
@@ -358,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_sums_are_zero() -> Result<(), KernelError> {
+    fn empty_sums_are_zero() -> Result<()> {
         let out =
             gemm(&block(&[2, 0], &[]), &block(&[0, 2], &[]), None, DType::Float, &mut Exactness::default())?;
         assert_eq!(out, block(&[2, 2], &[0.0; 4]));
@@ -366,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn large_products_agree_with_a_plain_loop() -> Result<(), KernelError> {
+    fn large_products_agree_with_a_plain_loop() -> Result<()> {
         let size = 256;
         let small = |at: usize| ((at * 7919) % 5) as f32 - 2.0;
         let (a, b) = (bf16s(&[size, size], small), bf16s(&[size, size], |at| small(at + 3)));

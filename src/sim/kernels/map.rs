@@ -6,12 +6,9 @@
 //! value is representable in binary32. For `exp` and similar functions, the true values that binary32
 //! represents are the exact ones, except for arguments below about 2^-53.
 
-use grammar::{
-    dtype::{Class, DType},
-    ops::Op,
-};
+use grammar::{DType, Op, dtype::Class};
 
-use super::{Exactness, KernelError, Precision, narrow, shadow_lanes, wrap};
+use super::{Exactness, KernelError, Precision, Result, narrow, shadow_lanes, wrap};
 use hir_plan::Number;
 use hir_tensor::{
     data::{Data, Element, Shadow, WrittenMask, each},
@@ -39,7 +36,7 @@ pub fn map(
     out_dtype: DType,
     shape: &[usize],
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let written = written(op, args, shape.iter().product());
     let dtypes = || args.iter().filter_map(Operand::dtype);
     let (data, shadow) = match op {
@@ -135,12 +132,7 @@ impl<T: Copy + Default> Columns<T> {
     }
 }
 
-fn integers(
-    op: Op,
-    args: &[Operand],
-    out_dtype: DType,
-    written: &WrittenMask,
-) -> Result<Computed, KernelError> {
+fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &WrittenMask) -> Result<Computed> {
     // The complement of a boolean is its negation.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
     let row = elementwise(applied).and_then(|it| it.integer);
@@ -198,7 +190,7 @@ fn floats(
     precision: Precision,
     written: &WrittenMask,
     exactness: &mut Exactness,
-) -> Result<Computed, KernelError> {
+) -> Result<Computed> {
     if matches!(out_dtype.class(), Class::Complex) {
         return Err(KernelError::Op(op, out_dtype));
     }
@@ -243,7 +235,7 @@ fn cast(
     out_dtype: DType,
     len: usize,
     exactness: &mut Exactness,
-) -> Result<Computed, KernelError> {
+) -> Result<Computed> {
     match args {
         [Operand::Tensor(it)] => {
             let block = convert(it, out_dtype, exactness)?;
@@ -263,18 +255,14 @@ fn cast(
 ///
 /// # Errors
 /// `Data` does not support the type.
-pub fn convert(
-    block: &DenseTensor,
-    dtype: DType,
-    exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+pub fn convert(block: &DenseTensor, dtype: DType, exactness: &mut Exactness) -> Result<DenseTensor> {
     let (data, changed) = block.data.convert(dtype)?;
     exactness.count(changed);
     let shadow = if exactness.shadows { shadow_lanes::convert_shadow(block, &data, changed)? } else { None };
     Ok(DenseTensor { shape: block.shape.clone(), data, written: block.written.clone(), shadow })
 }
 
-fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, KernelError> {
+fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed> {
     fn all<S: Element, T: Element>(from: &[S], to: &mut [T]) {
         to.iter_mut().zip(from).for_each(|(slot, it)| *slot = T::from_bits(it.to_bits()));
     }
@@ -295,7 +283,7 @@ fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, Kern
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{OPS, OpClass};
+    use grammar::{OPS, OpClass};
     use half::bf16;
 
     use super::*;
@@ -306,14 +294,14 @@ mod tests {
     }
 
     /// Returns the result of an operator on blocks, and the number of inexact roundings.
-    fn run(op: Op, args: &[&DenseTensor], out_dtype: DType) -> Result<(Data, usize), KernelError> {
+    fn run(op: Op, args: &[&DenseTensor], out_dtype: DType) -> Result<(Data, usize)> {
         let mut exactness = Exactness::default();
         let operands: Vec<_> = args.iter().map(|it| Operand::Tensor(it)).collect();
         let out = map(op, &operands, out_dtype, &args[0].shape, &mut exactness)?;
         Ok((out.data, exactness.inexact()))
     }
 
-    fn singles(op: Op, args: &[&[f32]]) -> Result<(Vec<f64>, usize), KernelError> {
+    fn singles(op: Op, args: &[&[f32]]) -> Result<(Vec<f64>, usize)> {
         let blocks: Vec<_> = args.iter().map(|it| block(it.to_vec())).collect();
         let (data, inexact) = run(op, &blocks.iter().collect::<Vec<_>>(), DType::Float)?;
         Ok((data.to_f64(), inexact))
@@ -335,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_and_its_exactness() -> Result<(), KernelError> {
+    fn arithmetic_and_its_exactness() -> Result<()> {
         assert_eq!(singles(Op::Add, &[&[1.0, 0.5], &[2.0, 0.25]])?, (vec![3.0, 0.75], 0));
         assert_eq!(singles(Op::Add, &[&[16777216.0], &[1.0]])?, (vec![16777216.0], 1));
         assert_eq!(singles(Op::Add, &[&[1.0], &[1e-30]])?.1, 1);
@@ -355,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_of_singles_are_the_values_in_double() -> Result<(), KernelError> {
+    fn shadows_of_singles_are_the_values_in_double() -> Result<()> {
         let (mut exactness, mut rounded) = (Exactness { shadows: true, ..Exactness::default() }, 0);
         // The step of `nextafter` depends on the precision.
         for row in OPS.iter().filter(|it| it.class == OpClass::Elementwise && it.op != Op::NextAfter) {
@@ -378,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn functions() -> Result<(), KernelError> {
+    fn functions() -> Result<()> {
         assert_eq!(singles(Op::Exp, &[&[0.0, 1.0]])?, (vec![1.0, f64::from(std::f32::consts::E)], 1));
         assert_eq!(singles(Op::Exp2, &[&[3.0, -1.0]])?, (vec![8.0, 0.5], 0));
         assert_eq!(singles(Op::Pow, &[&[3.0], &[2.0]])?, (vec![9.0], 0));
@@ -395,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_exact() -> Result<(), KernelError> {
+    fn integers_are_exact() -> Result<()> {
         let two = |op, a: &[i32], b: &[i32]| {
             run(op, &[&block(a.to_vec()), &block(b.to_vec())], DType::Int32).map(|it| it.0.to_i128())
         };
@@ -418,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn casts() -> Result<(), KernelError> {
+    fn casts() -> Result<()> {
         let floats = block(vec![2.7f32, -2.7, 1e30]);
         assert_eq!(run(Op::Cast, &[&floats], DType::Int32)?, (Data::I32(vec![2, -2, i32::MAX]), 1));
         assert_eq!(
@@ -432,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_have_the_precision_of_the_elements() -> Result<(), KernelError> {
+    fn constants_have_the_precision_of_the_elements() -> Result<()> {
         let mut exactness = Exactness::default();
         let one = block(vec![1f32]);
         let args = [Operand::Tensor(&one), Operand::Number(Number::Float(0.1))];
@@ -444,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn results_depend_on_what_they_read() -> Result<(), KernelError> {
+    fn results_depend_on_what_they_read() -> Result<()> {
         let flags = |it: [bool; 3]| WrittenMask::from_flags(it.to_vec());
         let condition = block(vec![true, false, true]);
         let yes = DenseTensor { written: flags([true, false, false]), ..block(vec![1i32, 2, 3]) };

@@ -8,7 +8,7 @@
 //! bit for bit on exact results. A result that is not known to be exact counts as inexact and gets an f64
 //! shadow (`hir_tensor::data::shadow`). From then on, every kernel computes the shadow beside the rounded values.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use hir_plan::ReduceOp;
 use hir_tensor::{
@@ -29,6 +29,9 @@ pub use hidden_values::{is_finite, mark_hidden_values};
 pub use map::{Operand, convert, map};
 pub use reduce::{peer_reduce, reduce};
 pub use routine::routine;
+
+/// What a kernel computes, or why it cannot.
+type Result<T, E = KernelError> = std::result::Result<T, E>;
 
 /// An error that prevents a kernel from computing a result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -197,7 +200,7 @@ impl FixedPointRange {
 }
 
 /// Rounds numbers to `dtype`, and returns how many changed.
-fn narrow(dtype: DType, values: impl ExactSizeIterator<Item = f64>) -> Result<(Data, usize), KernelError> {
+fn narrow(dtype: DType, values: impl ExactSizeIterator<Item = f64>) -> Result<(Data, usize)> {
     fn all<T: Element>(to: &mut [T], values: impl Iterator<Item = f64>) -> usize {
         let mut changed = 0;
         for (slot, it) in to.iter_mut().zip(values) {
@@ -213,7 +216,7 @@ fn narrow(dtype: DType, values: impl ExactSizeIterator<Item = f64>) -> Result<(D
 }
 
 /// Wraps integers to `dtype`.
-fn wrap(dtype: DType, values: impl ExactSizeIterator<Item = i128>) -> Result<Data, KernelError> {
+fn wrap(dtype: DType, values: impl ExactSizeIterator<Item = i128>) -> Result<Data> {
     fn all<T: Element>(to: &mut [T], values: impl Iterator<Item = i128>) {
         to.iter_mut().zip(values).for_each(|(slot, it)| *slot = T::from_i128(it).0);
     }

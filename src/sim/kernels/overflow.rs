@@ -3,7 +3,7 @@
 //! Engines reduce in other orders than the simulator. Rounding then changes a result by a small relative error, but an
 //! overflow can decide between 0, infinity and NaN: in binary32, (0 · 1e30) · 1e30 is 0, and 0 · (1e30 · 1e30) is NaN.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::Precision;
 

@@ -3,21 +3,23 @@
 #[cfg(test)]
 mod tests;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
-    Exactness, FixedPointRange, KernelError, Precision,
+    Exactness, FixedPointRange, KernelError, Precision, Result,
     map::constant,
     narrow,
     overflow::{FactorMagnitudes, FiniteRange},
     shadow_lanes, wrap,
 };
 use hir_plan::{Number, ReduceOp, View};
-use hir_tensor::data::{
-    Data, Shadow, WrittenMask, for_each_run,
-    shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+use hir_tensor::{
+    data::{
+        Data, Shadow, WrittenMask, for_each_run,
+        shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+    },
+    dense::DenseTensor,
 };
-use hir_tensor::dense::DenseTensor;
 
 /// Reduces `input` along `axes` (ascending), starting from `init`, in index order. The result has the
 /// remaining axes.
@@ -36,7 +38,7 @@ pub fn reduce(
     axes: &[usize],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     reduce_axes(op, Some(init), input, axes, out_dtype, exactness)
 }
 
@@ -50,7 +52,7 @@ pub fn peer_reduce(
     parts: &[DenseTensor],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let Some(first) = parts.first() else {
         return Ok(DenseTensor::full(vec![0], Data::zeros(out_dtype, 0)?));
     };
@@ -120,7 +122,7 @@ fn reduce_axes(
     axes: &[usize],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let target = OutputMap::of(&input.shape, axes);
     let dtype = input.data.dtype();
     let (data, shadow) = if dtype.is_integral() && out_dtype.is_integral() {
@@ -152,7 +154,7 @@ fn integers(
     input: &Data,
     target: &OutputMap,
     out_dtype: DType,
-) -> Result<Vec<i128>, KernelError> {
+) -> Result<Vec<i128>> {
     let neutral = match op {
         ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Or | ReduceOp::Xor => 0,
         ReduceOp::Product => 1,
@@ -223,7 +225,7 @@ fn shadow(
     input: &DenseTensor,
     target: &OutputMap,
     data: &Data,
-) -> Result<Option<Shadow>, KernelError> {
+) -> Result<Option<Shadow>> {
     let dtype = input.data.dtype();
     let precision = Precision::of([dtype, data.dtype()]);
     let start = start_value(op, init, precision).ok_or(KernelError::ReduceOp(op, dtype))?;
@@ -290,7 +292,7 @@ fn floats(
     target: &OutputMap,
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<(Data, usize), KernelError> {
+) -> Result<(Data, usize)> {
     let precision = Precision::of([input.dtype(), out_dtype]);
     let start = start_value(op, init, precision).ok_or(KernelError::ReduceOp(op, input.dtype()))?;
     let values = input.to_f64();

@@ -5,9 +5,9 @@ mod scan;
 mod scatter;
 mod sort;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
-use super::{Exactness, KernelError};
+use super::{Exactness, KernelError, Result};
 use hir_plan::RoutineKind;
 use hir_tensor::{
     data::{Data, Shadow, WrittenMask},
@@ -23,7 +23,7 @@ pub fn routine(
     inputs: &[DenseTensor],
     targets: &[(DType, &[usize])],
     exactness: &mut Exactness,
-) -> Result<Vec<DenseTensor>, KernelError> {
+) -> Result<Vec<DenseTensor>> {
     Ok(match (kind, inputs, targets) {
         (RoutineKind::Gather { dim, first }, [source, index], _) => vec![gather(dim, first, source, index)?],
         (RoutineKind::Scatter { dim, accumulates }, [base, index, value], [(dtype, _)]) => {
@@ -66,7 +66,7 @@ fn gather(
     first: Option<usize>,
     source: &DenseTensor,
     index: &DenseTensor,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let extent = source.shape[dim];
     let values = indices_of(index);
     let (starts, step) = lines(&index.shape, dim);

@@ -1,9 +1,9 @@
 //! Computes the f64 shadows of results in the three lanes that `hir_tensor::data::shadow` defines.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
-    FixedPointRange, KernelError, Precision,
+    FixedPointRange, KernelError, Precision, Result,
     map::{Columns, Operand, constant},
     narrow,
     overflow::FiniteRange,
@@ -13,11 +13,9 @@ use hir_tensor::{
         Data, Shadow, WrittenMask,
         shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
-    generate::mix,
-};
-use hir_tensor::{
     dense::DenseTensor,
     elementwise::{FloatEval, FloatFunction},
+    generate::mix,
 };
 
 /// Largest error, in units in the last place, that lane `ROUNDED` adds for a mathematical function. The
@@ -65,7 +63,7 @@ pub(super) fn undetermined(exact: f64, rounded: f64) -> f64 {
 
 /// Returns the shadow of `data` with these lanes, or `None` if all lanes equal `data`. Lanes of integer types
 /// are converted to integers. Lanes of floats get the range of the type: what overflows or saturates there is no rounding.
-pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>, KernelError> {
+pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>> {
     let mut lanes = lanes;
     if data.dtype().is_integral() {
         for lane in &mut lanes {
@@ -97,7 +95,7 @@ pub(super) fn lane_values(block: &DenseTensor, lane: usize) -> Vec<f64> {
 }
 
 /// Returns a lane converted to the block's element type.
-pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data, KernelError> {
+pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data> {
     match &block.shadow {
         None => Ok(block.data.clone()),
         Some(it) => Ok(narrow(block.data.dtype(), it.lane(lane).iter().copied())?.0),
@@ -109,8 +107,8 @@ pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data, Kernel
 pub(super) fn shadow_per_lane(
     blocks: &[&DenseTensor],
     data: &Data,
-    kernel: impl Fn(&[Data]) -> Result<Data, KernelError>,
-) -> Result<Option<Shadow>, KernelError> {
+    kernel: impl Fn(&[Data]) -> Result<Data>,
+) -> Result<Option<Shadow>> {
     if blocks.iter().all(|it| it.shadow.is_none()) {
         return Ok(None);
     }
@@ -128,7 +126,7 @@ pub(super) fn map_shadow(
     precision: Precision,
     data: &Data,
     written: &WrittenMask,
-) -> Result<Option<Shadow>, KernelError> {
+) -> Result<Option<Shadow>> {
     let function = precision.function(row);
     // The step of `nextafter` is that of the precision; all other functions are those of exact operands.
     let unrounded = if op == Op::NextAfter { function } else { row.double };
@@ -234,7 +232,7 @@ pub(super) fn sum_shadow(
     (engine, range): (f64, FiniteRange),
     is_exact: bool,
     data: &Data,
-) -> Result<Option<Shadow>, KernelError> {
+) -> Result<Option<Shadow>> {
     let (stored, results) = (unit_roundoff(data.dtype()), data.to_f64());
     let mut lanes = per_lane(|lane| {
         let mut values = sums(lane);
@@ -268,11 +266,7 @@ pub(super) fn sums_are_exact(values: &[f64], start: f64, terms: usize) -> bool {
 }
 
 /// Returns the shadow of a conversion from `block` to `data`, in which `changed` elements were rounded.
-pub(super) fn convert_shadow(
-    block: &DenseTensor,
-    data: &Data,
-    changed: usize,
-) -> Result<Option<Shadow>, KernelError> {
+pub(super) fn convert_shadow(block: &DenseTensor, data: &Data, changed: usize) -> Result<Option<Shadow>> {
     let (from, to) = (block.data.dtype(), data.dtype());
     if from == to {
         return Ok(block.shadow.clone());
@@ -299,9 +293,8 @@ pub(super) fn convert_shadow(
         }
         (false, false) => shadow_per_lane(&[block], data, |it| Ok(it[0].convert(to)?.0)),
         (true, false) => {
-            let whole = |values: Vec<f64>| -> Result<Vec<f64>, KernelError> {
-                Ok(Data::F64(values).convert(to)?.0.to_f64())
-            };
+            let whole =
+                |values: Vec<f64>| -> Result<Vec<f64>> { Ok(Data::F64(values).convert(to)?.0.to_f64()) };
             let exact = shadow.lane(EXACT);
             let value = whole(exact.to_vec())?;
             let old = block.data.to_f64();
@@ -344,7 +337,7 @@ mod tests {
         DenseTensor::full(vec![values.len()], Data::F32(values.to_vec()))
     }
 
-    fn unary(op: Op, block: &DenseTensor, dtype: DType) -> Result<DenseTensor, KernelError> {
+    fn unary(op: Op, block: &DenseTensor, dtype: DType) -> Result<DenseTensor> {
         apply(op, &[Operand::Tensor(block)], dtype, &block.shape, &mut Exactness::default())
     }
 
@@ -353,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_results_have_no_shadow() -> Result<(), KernelError> {
+    fn exact_results_have_no_shadow() -> Result<()> {
         assert_eq!(unary(Op::Abs, &block(&[-1.5, 2.0]), DType::Float)?.shadow, None);
         assert_eq!(unary(Op::Exp, &block(&[0.0]), DType::Float)?.shadow, None);
         let out = unary(Op::Exp, &block(&[0.0, 1.0]), DType::Float)?;
@@ -362,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rounding_is_the_same_on_all_engines() -> Result<(), KernelError> {
+    fn one_rounding_is_the_same_on_all_engines() -> Result<()> {
         let out = unary(Op::Sqrt, &block(&[2.0]), DType::Float)?;
         assert_eq!(lane(&out, ROUNDED), [f64::from(2f32.sqrt())]);
         // A mathematical function differs between engines, and so does a root of its result.
@@ -374,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_in_another_order_stay_within_the_lanes() -> Result<(), KernelError> {
+    fn sums_in_another_order_stay_within_the_lanes() -> Result<()> {
         let parts: Vec<DenseTensor> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
         let sum = |order: [usize; 3]| {
             let parts = order.map(|it| parts[it].clone());
@@ -389,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_rounding_decides_is_undecided() -> Result<(), KernelError> {
+    fn an_outcome_that_rounding_decides_is_undecided() -> Result<()> {
         // 0.1 + 0.2 - 0.3 is 0 or 1e-8, depending on rounding. The sign of 5 + 0.1 - 0.3 does not depend on
         // rounding.
         let near = |values: [f32; 3]| {

@@ -1,6 +1,6 @@
 //! Operators on the bits of numbers, and roundings.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{Imported, Importer, Results, numbers::wrapped};
 use crate::{

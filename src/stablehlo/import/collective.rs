@@ -1,11 +1,6 @@
 //! Collectives of manual regions: each is a resharding of device axes, so passes lower and overlap it like one that they insert.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{Expr, ExprId, Function, InfixOp},
-    ops::Op,
-};
+use grammar::{DType, Diagnostic, Expr, ExprId, Function, InfixOp, Op};
 use hir_ir::build::{self, Dim, apply};
 
 use super::{Imported, Importer, Region, Results};

@@ -1,7 +1,7 @@
 //! Complex numbers: Host IR has them as pairs of floats, in a last dimension of extent 2. The two parts of a value are values of their
 //! own, and are put together only where the program has to store them.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     Imported, Importer, Results,

@@ -1,6 +1,6 @@
 //! Arithmetic and functions of complex numbers, by those of their parts.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{Imported, Importer, complex::Parts, elementwise::comparison};
 use crate::{tree::Operation, value::Value};

@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr, bytes_of,
-    dtype::DType,
-    ir::{Expr, Function},
-    ops::Op,
-};
+use grammar::{DType, Expr, Function, Op, attr, bytes_of};
 use half::{bf16, f16};
 use hir_ir::build::{apply, op};
 

@@ -1,6 +1,6 @@
 //! Calls, loops and branches.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ops::Op};
+use grammar::{Code, DType, Diagnostic, Op};
 
 use super::{Imported, Importer, MAX_CALLS, Results, lift::needed};
 use crate::{

@@ -3,11 +3,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    dtype::DType,
-    ir::{Expr, ExprId, Function, InfixOp},
-    ops::Op,
-};
+use grammar::{DType, Expr, ExprId, Function, InfixOp, Op};
 
 use super::{Importer, numbers::fits};
 use crate::value::{AxisSet, Scalar, Splat};

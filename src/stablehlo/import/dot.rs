@@ -1,6 +1,6 @@
 //! Products of tensors.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 use hir_ir::build::apply;
 
 use super::{Importer, Results};

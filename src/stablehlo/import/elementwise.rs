@@ -1,6 +1,6 @@
 //! Operators that work element by element.
 
-use grammar::{dtype::DType, ir::Operand, ops::Op};
+use grammar::{DType, Op, Operand};
 use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results, numbers::wrapped, types::type_of};

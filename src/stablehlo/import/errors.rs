@@ -1,6 +1,6 @@
 //! The errors of the import.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 
 use super::Importer;
 use crate::{sharding::UnsupportedSharding, tree::Operation};

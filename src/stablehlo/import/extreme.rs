@@ -1,6 +1,6 @@
 //! Reductions of a value and an index: `argmax` and `argmin`.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 use rustc_hash::FxHashMap;
 
 use super::{

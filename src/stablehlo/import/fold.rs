@@ -1,6 +1,6 @@
 //! Numbers that the module states or the host computes: operators on them need no statement.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     Imported, Importer,

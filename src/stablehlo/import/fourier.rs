@@ -2,7 +2,7 @@
 
 use std::{f64::consts::TAU, sync::Arc};
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{Imported, Importer, Results, complex::Parts, dot::Roles};
 use crate::{

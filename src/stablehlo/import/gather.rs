@@ -4,7 +4,7 @@
 //! every slice is one row of a tensor `[shared and indexed, whole]`, there is one number of a row for each slice. Any other form has
 //! one number for each element (`points`).
 
-use grammar::{attr, dtype::DType, ir::Expr, ops::Op};
+use grammar::{DType, Expr, Op, attr};
 use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};

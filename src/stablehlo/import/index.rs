@@ -1,11 +1,6 @@
 //! Slices whose place is computed.
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{Expr, ExprId, InfixOp},
-    ops::Op,
-};
+use grammar::{DType, Expr, ExprId, InfixOp, Op, attr};
 use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};

@@ -1,6 +1,6 @@
 //! Regions that combine numbers, applied to all elements of tensors at a time. So regions are evaluated, whatever they compute.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Imported, Importer, Results, types::initial_values};

@@ -1,6 +1,6 @@
 //! Cholesky factors and solutions of triangular systems: a row or a column after the other, which Host IR has no operator for.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{Imported, Importer, Results, constant::zero, reduce::Reducer};
 use crate::{

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use grammar::ops::Op;
+use grammar::Op;
 use hir_ir::build::{self, Dim, apply};
 
 use super::{Imported, Importer, Region, Results, errors::unsupported_sharding};

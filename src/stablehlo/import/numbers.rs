@@ -1,6 +1,6 @@
 //! The numbers that an element type has.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use crate::value::Scalar;
 

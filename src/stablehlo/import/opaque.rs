@@ -1,6 +1,6 @@
 //! Calls of libraries and of Python: hir knows what they read and write, and not what they compute.
 
-use grammar::{attr, ir::Operand, ops::Op, token::TokenKind};
+use grammar::{Op, Operand, attr, token::TokenKind};
 use hir_ir::build;
 use logos::Logos;
 

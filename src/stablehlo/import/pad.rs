@@ -1,6 +1,6 @@
 //! Padding and reversal.
 
-use grammar::{attr, dtype::DType, ops::Op};
+use grammar::{DType, Op, attr};
 use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};

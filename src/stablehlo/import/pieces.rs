@@ -1,11 +1,7 @@
 //! Tensors that updates of slices put together, as a `scan` stacks its results: pieces along a dimension, which one `cat` joins where an
 //! operation reads the whole tensor. Otherwise each iteration would copy it.
 
-use grammar::{
-    ir::{OpStmt, Operand, TensorId},
-    ops::Op,
-    span::Span,
-};
+use grammar::{Op, OpStmt, Operand, Span, TensorId};
 use hir_ir::build::apply;
 
 use super::Importer;

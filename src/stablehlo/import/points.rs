@@ -1,6 +1,6 @@
 //! Reads and writes of slices that are not whole rows: each element has its number in the operand.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     Imported, Importer,

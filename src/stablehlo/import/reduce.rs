@@ -1,6 +1,6 @@
 //! Reductions.
 
-use grammar::{attr, dtype::DType, ir::TensorId, ops::Op, words::ReductionOp};
+use grammar::{DType, Op, ReductionOp, TensorId, attr};
 use hir_ir::build::{Dim, apply};
 
 use super::{Importer, Results, lift::Combiner, types::initial_values};

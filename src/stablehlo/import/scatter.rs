@@ -1,11 +1,8 @@
 //! Writes at computed indices.
 
 use grammar::{
+    DType, Op, OpStmt, ReductionOp,
     attr::{self, TensorOrScalar},
-    dtype::DType,
-    ir::OpStmt,
-    ops::Op,
-    words::ReductionOp,
 };
 use hir_ir::build::{self, apply};
 

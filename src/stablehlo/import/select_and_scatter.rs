@@ -1,6 +1,6 @@
 //! The gradient of pooling: each window selects one of its elements, which gets what belongs to the window.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     Importer, Results,

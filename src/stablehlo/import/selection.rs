@@ -2,7 +2,7 @@
 //!
 //! Every device selects among its own places, so a sharded line is not gathered.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{Imported, Importer, constant::zero, gather::Numbers, reduce::Reducer};
 use crate::value::{Scalar, Splat, Tensor, Value};

@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{ExprId, Mesh, TensorId},
-    ops::Op,
-};
+use grammar::{DType, ExprId, Mesh, Op, TensorId, attr};
 use hir_ir::build::{Dim, apply};
 
 use super::{Imported, Importer, Results};

@@ -1,6 +1,6 @@
 //! Sorting: the order of the keys is computed by `argsort`, and every operand is rearranged.
 
-use grammar::{attr, dtype::DType, ops::Op, span::Span, words::PyBool};
+use grammar::{DType, Op, Span, attr, words::PyBool};
 use hir_ir::build::apply;
 
 use super::{Importer, Results, elementwise::comparison};

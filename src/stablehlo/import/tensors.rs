@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{ExprId, Mesh, OpStmt, TensorId},
-    ops::Op,
-};
+use grammar::{DType, ExprId, Mesh, Op, OpStmt, TensorId, attr};
 use hir_ir::build::{Dim, apply};
 
 use super::{Imported, Importer, MAX_RANK, errors::unsupported_sharding};

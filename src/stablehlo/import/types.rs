@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, dtype::DType, span::Span};
+use grammar::{Code, DType, Diagnostic, Span, count_text};
 use rustc_hash::FxHashMap;
 
 use super::{Imported, Importer};

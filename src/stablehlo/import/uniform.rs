@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{Code, Diagnostic, Span};
 
 use super::{Imported, Importer};
 use crate::{

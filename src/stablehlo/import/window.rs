@@ -1,6 +1,6 @@
 //! Reductions of windows: prefix scans, and pooling.
 
-use grammar::{attr, dtype::DType, ops::Op};
+use grammar::{DType, Op, attr};
 use hir_ir::build::apply;
 
 use super::{

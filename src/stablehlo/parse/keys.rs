@@ -1,6 +1,6 @@
 //! The keys of attributes: each is stated once, and those of dimension numbers are known.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{Code, Diagnostic};
 
 use super::{Parsed, Parser};
 use crate::tree::Attribute;

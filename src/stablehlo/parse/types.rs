@@ -1,6 +1,6 @@
 //! Types.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{Code, Diagnostic};
 
 use super::{Parsed, Parser};
 use crate::{

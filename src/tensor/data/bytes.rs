@@ -1,7 +1,7 @@
 //! The bytes of elements, in files, in constants and in the memory of devices.
 
 use super::{Data, Element, UnsupportedDtype, each};
-use grammar::dtype::DType;
+use grammar::DType;
 
 /// The order of the bytes of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

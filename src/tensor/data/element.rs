@@ -1,6 +1,6 @@
 //! The Rust types of elements, and their conversions.
 
-use grammar::dtype::DType;
+use grammar::DType;
 use half::{bf16, f16};
 
 use super::{Data, E2m1, E4m3, E5m2, E8m0, SmallFloat};

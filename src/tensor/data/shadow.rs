@@ -16,7 +16,7 @@
 //! outcome that depends on rounding therefore counts as an error of the size of the jump. An integer whose
 //! lanes are equal has no shadow.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{
     Data, NdArray,

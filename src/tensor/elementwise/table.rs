@@ -1,7 +1,7 @@
 //! The table of elementwise operators, one row each. CUDA expressions may call the functions of
 //! `cuda/kernels/prelude.cu`.
 
-use grammar::ops::Op;
+use grammar::Op;
 
 use super::{
     Elementwise, FloatEval,

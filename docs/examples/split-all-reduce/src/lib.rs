@@ -22,11 +22,8 @@
 pub mod unused;
 
 use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    ir::{DeviceDim, Memory, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-    words::{Backend, CommunicationType},
+    Backend, CommunicationType, DeviceDim, Diagnostic, Memory, Op, OpStmt, ParallelType, Program, Stmt,
+    StmtId, TensorId, attr,
 };
 use hir_ir::{
     blocks::stmts_in_divergent_branches,

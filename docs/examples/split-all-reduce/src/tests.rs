@@ -1,6 +1,6 @@
 //! The rewritten programs compute what they computed before, on the simulator.
 
-use grammar::source::Source;
+use grammar::Source;
 use hir::SimOutcome;
 use passes::{Catalog, Settings};
 

@@ -9,11 +9,7 @@
 
 use std::collections::HashSet;
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId},
-    ops::OpClass,
-};
+use grammar::{Diagnostic, OpClass, Program, Stmt, StmtId};
 use hir_ir::edit::{StmtEdit, rewrite};
 use passes::{
     Arguments, Change, Pass, Remarks, analysis::name_uses::NameUses,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::ir::{BlockId, Program, TensorId};
+use grammar::{BlockId, Program, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{StreamSegment, WaitOrder, awaited_work, pending::PendingWork};

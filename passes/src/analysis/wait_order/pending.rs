@@ -4,11 +4,7 @@
 //! Changes are recorded, so that a branch or a loop costs as much as the communications in it, not as much as all that
 //! are pending.
 
-use grammar::{
-    attr,
-    ir::{BlockId, Program, Stmt, StmtId},
-    ops::OpClass,
-};
+use grammar::{BlockId, OpClass, Program, Stmt, StmtId, attr};
 use hir_ir::streams::stream_set_by;
 use rustc_hash::{FxHashMap, FxHashSet};
 

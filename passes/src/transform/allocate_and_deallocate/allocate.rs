@@ -1,9 +1,6 @@
 //! Inserts an ALLOCATE for each tensor that statements write and nothing allocates.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::AccessMode,
-};
+use grammar::{AccessMode, BlockId, Program, Stmt, StmtId, TensorId};
 use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 

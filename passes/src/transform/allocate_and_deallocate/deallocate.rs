@@ -1,9 +1,6 @@
 //! Finds the last use of each tensor and inserts a Deallocate after it.
 
-use grammar::{
-    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
-};
+use grammar::{BlockId, Op, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId};
 use hir_ir::{blocks, build};
 use rustc_hash::{FxHashMap, FxHashSet};
 

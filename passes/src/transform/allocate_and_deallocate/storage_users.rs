@@ -3,11 +3,7 @@
 //!
 //! The users of a name are summarized, so that a chain of views costs as much as its names.
 
-use grammar::{
-    attr,
-    ir::{Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
-};
+use grammar::{OpClass, Program, Stmt, StmtId, TensorId, attr};
 use hir_ir::streams::{StreamValue, uses_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -3,10 +3,7 @@
 //! An allocator gives freed storage to the next ALLOCATE on the same stream without waiting for other streams. So a tensor
 //! that other streams use is deallocated behind the statements that make the stream of its allocation wait for them.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId},
-    ops::Op,
-};
+use grammar::{BlockId, Op, Program, Stmt, StmtId};
 use hir_ir::streams::{StreamFacts, StreamValue};
 use rustc_hash::FxHashMap;
 

@@ -34,13 +34,7 @@
 //! If ranks could start the communications of loops in different orders (`analysis::communicators`), the Waits stay on the shared
 //! stream, so that one communication begins when the one before it has ended.
 
-use grammar::{
-    attr,
-    ir::{BlockId, If, OpStmt, Program, Stmt, StmtId, StreamId, TensorId},
-    ops::OpClass,
-    span::Span,
-    words::Backend,
-};
+use grammar::{Backend, BlockId, If, OpClass, OpStmt, Program, Span, Stmt, StmtId, StreamId, TensorId, attr};
 use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,9 +1,7 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{ExprId, For, If, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, StreamId},
-    ops::{Op, OpClass},
-    span::Span,
+    ExprId, For, If, InfixOp, Op, OpClass, OpStmt, Operand, Program, Span, Stmt, StmtId, StreamId,
 };
 use hir_ir::build::{self, IrBuilder};
 

@@ -1,10 +1,6 @@
 //! The options of assign-streams, and the style that they select for a group of loops.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{ExprId, For, Program, StmtId},
-    span::Span,
-};
+use grammar::{Diagnostic, ExprId, For, Program, Span, StmtId};
 use hir_ir::build;
 
 use super::{

@@ -4,11 +4,7 @@
 //! regions are disjoint if the constant ranges of such slices do not intersect. In all other cases, a name
 //! stands for its whole base tensor.
 
-use grammar::{
-    attr,
-    ir::{For, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, OpClass, TypeRule},
-};
+use grammar::{AccessMode, For, OpClass, OpStmt, Program, Stmt, StmtId, TensorId, TypeRule, attr};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::{bindings, memory_effects::MemoryEffects};

@@ -3,15 +3,6 @@
 
 use std::{ops::RangeInclusive, rc::Rc};
 
-use crate::pass::Obstacle;
-use grammar::{
-    DimMap,
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::TypeRule,
-    words::CommunicationType,
-};
-
-use super::{DividedExtent, divided_extent};
 use crate::{
     analysis::{
         dim_equivalence::{Count, DimEquivalence, EquivalentDims, Reach},
@@ -19,8 +10,12 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Sharding, local_bytes},
     },
+    pass::Obstacle,
     transform::decompose_resharding::is_copy,
 };
+use grammar::{CommunicationType, DimMap, OpStmt, Program, Stmt, StmtId, TensorId, TypeRule};
+
+use super::{DividedExtent, divided_extent};
 
 /// A statement that moves data between devices, and how it can be split into chunks.
 pub(crate) struct CommCandidate {

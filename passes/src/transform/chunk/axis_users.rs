@@ -1,9 +1,6 @@
 //! The statements that name axes, so that a pass that replaces many axes does not search the program for each of them.
 
-use grammar::{
-    ir::{Attr, AxisId, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-};
+use grammar::{Attr, AxisId, Op, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 /// The statements that name axes, or depend on the number of parts of a stream axis.

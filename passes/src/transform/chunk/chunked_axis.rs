@@ -11,9 +11,7 @@
 use std::collections::VecDeque;
 
 use grammar::{
-    DimMap, attr,
-    ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
+    Attr, DimMap, ExprId, Op, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId, attr,
     rules::PartOperands,
 };
 use hir_ir::streams::block_sets_stream;

@@ -7,10 +7,8 @@
 use std::mem;
 
 use grammar::{
-    attr,
-    ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op},
-    span::Span,
+    AccessMode, Attr, BlockId, ExprId, Memory, Op, OpStmt, Operand, ParallelType, Program, Span, Stmt,
+    StmtId, TensorId, attr,
 };
 use hir_ir::build::{self, IrBuilder};
 use rustc_hash::{FxHashMap, FxHashSet};

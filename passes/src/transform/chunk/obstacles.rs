@@ -1,11 +1,6 @@
 //! Finds what prevents new axes of a tensor: other parts of the program that name its old ones.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{AxisId, Expr, ExprId, ParallelType, Program, TensorId},
-    span::Span,
-};
+use grammar::{AxisId, Code, Diagnostic, Expr, ExprId, ParallelType, Program, Span, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{axis_users::AxisUsers, loop_axes_of};

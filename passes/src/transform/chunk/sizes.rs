@@ -9,11 +9,7 @@
 //! T5[istreamIdx7{1}, iS8{3}, iS9{5}] = linear(T4[iS5{3}, iS6{8}], T2[iS3{5}, iS4{8}])
 //! ```
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{OpStmt, Program, StmtId, TensorId},
-};
+use grammar::{Code, Diagnostic, OpStmt, Program, StmtId, TensorId};
 use hir_ir::build::IrBuilder;
 
 use super::{

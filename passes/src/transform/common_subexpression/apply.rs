@@ -1,6 +1,6 @@
 //! Applies merges to the program.
 
-use grammar::ir::{Attr, BlockId, Program, Stmt};
+use grammar::{Attr, BlockId, Program, Stmt};
 
 use super::Merges;
 use hir_ir::edit::{StmtEdit, rewrite};

@@ -3,11 +3,7 @@
 //! Lookups and removals take constant time per statement: an index by dependency finds the entries that a
 //! change invalidates.
 
-use grammar::{
-    attr::AttrName,
-    ir::{Attr, BlockId, Operand, SymbolId, TensorId},
-    ops::Op,
-};
+use grammar::{Attr, BlockId, Op, Operand, SymbolId, TensorId, attr::AttrName};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use hir_ir::streams::StreamValue;

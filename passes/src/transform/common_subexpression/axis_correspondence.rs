@@ -1,6 +1,6 @@
 //! Matches the axes of two tensors that differ only in the numbers of their axes.
 
-use grammar::ir::{Axis, AxisId, Domains, Program, TensorId, Transform};
+use grammar::{Axis, AxisId, Domains, Program, TensorId, Transform};
 use rustc_hash::FxHashMap;
 
 /// Returns the axis of `a` that corresponds to each axis of `b`; `None` if the tensors differ in more than

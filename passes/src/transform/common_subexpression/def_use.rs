@@ -1,10 +1,6 @@
 //! Collects where statements bind, use and deallocate each name, in one walk over the container.
 
-use grammar::{
-    attr,
-    ir::{BlockId, Program, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-};
+use grammar::{AccessMode, BlockId, Op, OpClass, Program, StmtId, TensorId, attr};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::name_uses::NameUses;

@@ -1,6 +1,6 @@
 //! Merges scalar definitions with equal values.
 
-use grammar::ir::{ExprId, Program, SymbolId};
+use grammar::{ExprId, Program, SymbolId};
 use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 

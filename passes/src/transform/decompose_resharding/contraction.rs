@@ -1,11 +1,6 @@
 //! Matmuls with a sharded contracted axis: partial sums and their reduction over devices.
 
-use grammar::{
-    DimMap, attr,
-    diagnostic::Diagnostic,
-    ir::{AxisKind, Memory, OpStmt, Operand, Program, TensorId},
-    ops::Op,
-};
+use grammar::{AxisKind, Diagnostic, DimMap, Memory, Op, OpStmt, Operand, Program, TensorId, attr};
 use hir_ir::build;
 
 use super::{Decomposer, device_reduction::reduces_in_one_step, slices::is_slice};

@@ -2,12 +2,7 @@
 
 use std::rc::Rc;
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, OpStmt, Operand, Program, StmtId, TensorId},
-    ops::{AccessMode, Op},
-};
+use grammar::{AccessMode, BlockId, Code, Diagnostic, Op, OpStmt, Operand, Program, StmtId, TensorId};
 use hir_ir::{build, streams::block_sets_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 

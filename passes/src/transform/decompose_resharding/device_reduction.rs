@@ -10,15 +10,8 @@
 //! reduces its own part, and only the results are sent.
 
 use grammar::{
-    DimMap, attr,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{
-        AxisId, AxisKind, DeviceDim, Domains, Expr, OpStmt, Operand, ParallelType, Program, TensorId,
-        Transform,
-    },
-    ops::Op,
-    words::ReductionOp,
+    AxisId, AxisKind, DType, DeviceDim, Diagnostic, DimMap, Domains, Expr, Op, OpStmt, Operand, ParallelType,
+    Program, ReductionOp, TensorId, Transform, attr,
 };
 use hir_ir::build::{self, IrBuilder};
 

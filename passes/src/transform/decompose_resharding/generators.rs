@@ -1,10 +1,6 @@
 //! Operators that make a tensor from constant scalars alone: they can run wherever the tensor is needed.
 
-use grammar::{
-    attr::AttrName,
-    ir::{Attr, ExprId, OpStmt, Operand, Program, StmtId, TensorId},
-    ops::{Op, TypeRule},
-};
+use grammar::{Attr, ExprId, Op, OpStmt, Operand, Program, StmtId, TensorId, TypeRule, attr::AttrName};
 
 /// Returns the statement's result and operator if it makes a tensor from constant scalars alone, so that it
 /// has the same result wherever and whenever it runs.

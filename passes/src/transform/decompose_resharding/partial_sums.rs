@@ -10,11 +10,8 @@
 //! iteration, it adds the partial sums instead, and one reduction follows the loop.
 
 use grammar::{
-    DimMap, attr,
-    dtype::DType,
-    ir::{BlockId, Expr, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{Op, TypeRule},
-    words::RedOp,
+    BlockId, DType, DimMap, Expr, Memory, Op, OpStmt, Operand, Program, RedOp, Stmt, StmtId, TensorId,
+    TypeRule, attr,
 };
 use hir_ir::{
     blocks::nested_blocks,

@@ -1,11 +1,6 @@
 //! The steps of a reduction over devices, by its operator and its initial value.
 
-use grammar::{
-    attr,
-    dtype::DType,
-    ir::{Expr, ExprId, OpStmt, Program, TensorId},
-    words::{RedOp, ReductionOp},
-};
+use grammar::{DType, Expr, ExprId, OpStmt, Program, RedOp, ReductionOp, TensorId, attr};
 
 /// The steps in which a reduction can be computed.
 pub(super) enum Steps {

@@ -1,10 +1,6 @@
 //! Operators with several results, such as `topk` and `sdpa`.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    dims_of_first_result,
-    ir::{OpStmt, Operand, Program, TensorId},
-};
+use grammar::{Diagnostic, OpStmt, Operand, Program, TensorId, dims_of_first_result};
 
 use super::Decomposer;
 use crate::analysis::{

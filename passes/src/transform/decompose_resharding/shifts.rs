@@ -20,10 +20,8 @@
 //! each step. Rows from outside of the axis can be zeros (`pad`).
 
 use grammar::{
-    attr, count_text,
-    ir::{BlockId, DeviceDim, ExprId, If, InfixOp, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-    span::Span,
+    BlockId, DeviceDim, ExprId, If, InfixOp, Memory, Op, OpStmt, Operand, Program, Span, Stmt, StmtId,
+    TensorId, attr, count_text,
 };
 use hir_ir::build::{self, IrBuilder, infix};
 use rustc_hash::{FxHashMap, FxHashSet};

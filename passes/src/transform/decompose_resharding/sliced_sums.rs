@@ -7,10 +7,7 @@
 //! ```
 //! If all readers of `T2` take the same slices, `T2` gets their sharding: a reduce-scatter instead of an all-reduce.
 
-use grammar::{
-    ir::{BlockId, Memory, Operand, Program, Stmt, StmtId, TensorId},
-    ops::TypeRule,
-};
+use grammar::{BlockId, Memory, Operand, Program, Stmt, StmtId, TensorId, TypeRule};
 use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashMap;
 

@@ -1,10 +1,6 @@
 //! Creates the tensors of statements that work on one stream's slices.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Memory, ParallelType, Program, StmtId, TensorId},
-};
+use grammar::{Code, Diagnostic, Memory, ParallelType, Program, StmtId, TensorId};
 use hir_ir::build;
 
 use super::Decomposer;

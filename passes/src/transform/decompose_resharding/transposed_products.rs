@@ -13,11 +13,7 @@
 //! if `T4` is an output. A transposed operand is a view, which a product reads as it is; a transposed output is a copy. If `T1` is a
 //! transpose of another tensor, that one is the operand: what has to be resharded is then resharded once for all of its readers.
 
-use grammar::{
-    ir::{BlockId, Memory, OpStmt, Operand, Program, StmtId, TensorId},
-    ops::Op,
-    rules::permutation,
-};
+use grammar::{BlockId, Memory, Op, OpStmt, Operand, Program, StmtId, TensorId, permutation};
 use hir_ir::{
     blocks::nested_blocks,
     build::{self, IrBuilder},

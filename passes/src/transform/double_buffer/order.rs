@@ -1,10 +1,8 @@
 //! Checks that an iteration has finished with a buffer before a later iteration overwrites it.
 
 use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{BlockId, Expr, ExprId, For, InfixOp, Program, Stmt, StmtId, Stream, StreamId},
-    ops::{Op, OpClass},
+    BlockId, Code, Diagnostic, Expr, ExprId, For, InfixOp, Op, OpClass, Program, Stmt, StmtId, Stream,
+    StreamId,
 };
 use hir_ir::streams::{sets_stream, stream_set_by};
 

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    attr,
-    ir::{BlockId, DeviceDim, Memory, Mesh, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::Op,
-    span::Span,
-    words::{Backend, CommunicationType, RedOp},
+    Backend, BlockId, CommunicationType, DeviceDim, Memory, Mesh, Op, OpStmt, ParallelType, Program, RedOp,
+    Span, Stmt, StmtId, TensorId, attr,
 };
 use hir_ir::build::{self, IrBuilder};
 

@@ -6,7 +6,7 @@
 //! Invariant: if each post of a number has one Wait behind it in its block, and nothing in between names the number, then each Wait is reached
 //! by exactly the post before it, in loops too.
 
-use grammar::ir::{BlockId, Program, StmtId, TensorId};
+use grammar::{BlockId, Program, StmtId, TensorId};
 use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,9 +1,6 @@
 //! Packs the parts of a tensor that devices send and receive into dense memory, and unpacks them.
 
-use grammar::{
-    ir::{DeviceDim, Memory, ParallelType, TensorId},
-    ops::Op,
-};
+use grammar::{DeviceDim, Memory, Op, ParallelType, TensorId};
 use hir_ir::build;
 
 use super::Lowering;

@@ -1,9 +1,6 @@
 //! Emits the statements of a communication: the ALLOCATE, the communication and the Wait.
 
-use grammar::{
-    ir::{OpStmt, TensorId},
-    words::CommunicationType,
-};
+use grammar::{CommunicationType, OpStmt, TensorId};
 use hir_ir::build;
 
 use super::Lowering;

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    ir::{DeviceDim, Mesh, TensorId},
-    words::CommunicationType,
-};
+use grammar::{CommunicationType, DeviceDim, Mesh, TensorId};
 
 use super::Lowering;
 use crate::{

@@ -1,9 +1,6 @@
 //! The attempts to make a loop for one communication.
 
-use grammar::{
-    ir::{Program, StmtId},
-    words::CommunicationType,
-};
+use grammar::{CommunicationType, Program, StmtId};
 use hir_ir::search::{self, Budget};
 use rustc_hash::{FxHashMap, FxHashSet};
 

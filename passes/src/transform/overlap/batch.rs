@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use grammar::ir::{Program, StmtId, TensorId};
+use grammar::{Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{

@@ -15,10 +15,7 @@
 //! Statements move behind the first product that does not depend on them, and no further, so that at most the results that one layer
 //! reduces or gathers are alive for longer. Everything that depends on them moves with them, up to the next product.
 
-use grammar::{
-    ir::{OpStmt, Program, Stmt, StmtId},
-    ops::TypeRule,
-};
+use grammar::{OpStmt, Program, Stmt, StmtId, TypeRule};
 use hir_ir::streams::block_sets_stream;
 
 use crate::{

@@ -2,12 +2,7 @@
 //! streams.
 
 use crate::pass::Obstacle;
-use grammar::{
-    attr,
-    ir::{Program, Stmt, StmtId},
-    ops::OpClass,
-    words::Backend,
-};
+use grammar::{Backend, OpClass, Program, Stmt, StmtId, attr};
 
 use crate::{
     analysis::{

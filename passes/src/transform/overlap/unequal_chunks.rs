@@ -7,7 +7,7 @@
 //! If no number of equal chunks divides the rows, such as 7 rows, the last chunk is shorter than the others.
 
 use crate::pass::Obstacle;
-use grammar::ir::{Program, StmtId, TensorId};
+use grammar::{Program, StmtId, TensorId};
 use hir_ir::search;
 use rustc_hash::FxHashSet;
 

@@ -1,10 +1,6 @@
 //! Finds the shardings that the operands of a statement demand of its result, and what they leave open.
 
-use grammar::{
-    DimMap, expr_text,
-    ir::{OpStmt, ParallelType, Program, TensorId},
-    tensor_text,
-};
+use grammar::{DimMap, OpStmt, ParallelType, Program, TensorId, expr_text, tensor_text};
 
 use crate::analysis::sharding::{Dim, DimPiece, Sharding};
 

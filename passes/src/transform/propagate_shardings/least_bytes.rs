@@ -1,6 +1,6 @@
 //! Chooses the rule with which a program communicates the fewest bytes.
 
-use grammar::ir::{BlockId, OpStmt, Program, Stmt, StmtId};
+use grammar::{BlockId, OpStmt, Program, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
 use super::{Preference, Propagation, TensorUses};

@@ -3,13 +3,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    domain_clauses,
-    ir::{Mesh, OpStmt, Program, StmtId, TensorId},
-    ops::Op,
-    rules::Aliasing,
-    tensor_text,
+    Aliasing, Code, Diagnostic, Mesh, Op, OpStmt, Program, StmtId, TensorId, domain_clauses, tensor_text,
 };
 
 use super::{

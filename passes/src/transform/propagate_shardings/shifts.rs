@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{Mesh, StmtId, TensorId};
+use grammar::{Mesh, StmtId, TensorId};
 
 use super::{
     Propagation,

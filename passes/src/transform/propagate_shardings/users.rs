@@ -3,11 +3,7 @@
 
 use std::sync::Arc;
 
-use grammar::{
-    DimMap,
-    ir::{DeviceDim, Mesh, OpStmt, Program, TensorId},
-    ops::TypeRule,
-};
+use grammar::{DeviceDim, DimMap, Mesh, OpStmt, Program, TensorId, TypeRule};
 use rustc_hash::FxHashSet;
 
 use super::Propagation;

@@ -1,9 +1,6 @@
 //! Finds the tensors whose shardings the pass may determine, and the statements that use them.
 
-use grammar::{
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::Op,
-};
+use grammar::{BlockId, Op, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{row_shifts::RowSources, sharding::Sharding, stale_views::stale_views};

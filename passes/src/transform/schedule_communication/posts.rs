@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use grammar::{
-    ir::{BlockId, Program, StmtId, TensorId},
-    ops::{Op, OpClass},
-};
+use grammar::{BlockId, Op, OpClass, Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Analyses, EffectKey, takes_stream_time};

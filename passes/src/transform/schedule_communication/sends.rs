@@ -1,11 +1,6 @@
 //! Moves Waits for sends down, also out of branches.
 
-use grammar::{
-    attr,
-    ir::{BlockId, If, Program, Stmt, StmtId},
-    ops::OpClass,
-    words::P2pType,
-};
+use grammar::{BlockId, If, OpClass, P2pType, Program, Stmt, StmtId, attr};
 use hir_ir::blocks::nested_blocks;
 use rustc_hash::FxHashSet;
 

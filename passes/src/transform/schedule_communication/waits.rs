@@ -1,9 +1,6 @@
 //! Moves Waits down.
 
-use grammar::{
-    ir::{BlockId, Program, StmtId},
-    ops::{Op, OpClass},
-};
+use grammar::{BlockId, Op, OpClass, Program, StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Analyses, EffectKey, takes_stream_time};

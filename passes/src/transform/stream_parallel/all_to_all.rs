@@ -13,11 +13,7 @@
 //! lower-to-communication makes the all-to-all of the last Set. An all-to-all of slices of the operand's parts is the same with
 //! the sides exchanged: T8 is then the result, and T16 the operand.
 
-use grammar::{
-    attr,
-    ir::{Memory, OpStmt, Operand, TensorId},
-    ops::Op,
-};
+use grammar::{Memory, Op, OpStmt, Operand, TensorId, attr};
 use hir_ir::build;
 
 use super::{StreamParallel, body::LoopWriter, group::LoopStmt};

@@ -2,13 +2,8 @@
 //! slices after it.
 
 use grammar::{
-    attr,
-    ir::{
-        AxisId, ExprId, For, InfixOp, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId,
-    },
-    ops::{Op, TypeRule},
-    permutation,
-    span::Span,
+    AxisId, ExprId, For, InfixOp, Memory, Op, OpStmt, Operand, ParallelType, Program, Span, Stmt, StmtId,
+    TensorId, TypeRule, attr, permutation,
 };
 use hir_ir::build::{self, infix};
 use rustc_hash::FxHashMap;

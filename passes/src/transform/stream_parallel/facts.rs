@@ -1,9 +1,6 @@
 //! What a program says about which statements may share a loop, and how a loop is written.
 
-use grammar::{
-    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, TypeRule},
-};
+use grammar::{AccessMode, BlockId, OpStmt, Program, Stmt, StmtId, TensorId, TypeRule};
 use hir_ir::streams::block_sets_stream;
 use rustc_hash::{FxHashMap, FxHashSet};
 

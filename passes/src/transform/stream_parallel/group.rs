@@ -1,6 +1,6 @@
 //! The statements that share a loop.
 
-use grammar::ir::{ExprId, Program, Stmt, StmtId, TensorId};
+use grammar::{ExprId, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{

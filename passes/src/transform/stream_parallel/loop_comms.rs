@@ -11,13 +11,8 @@
 //! some ranks has the offset in any case, and permutes the slices on the communicators of its teams.
 
 use grammar::{
-    attr,
-    ir::{
-        AxisKind, DeviceDim, Domains, ExprId, If, InfixOp, Memory, OpStmt, Operand, ParallelType, Stmt,
-        StmtId, TensorId,
-    },
-    ops::Op,
-    words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
+    AxisKind, Backend, CommunicationType, DeviceDim, Domains, ExprId, If, InfixOp, Memory, Op, OpStmt,
+    Operand, P2pProtocol, P2pType, ParallelType, Stmt, StmtId, TensorId, attr, words::CacheOp,
 };
 use hir_ir::build::{self, infix};
 

@@ -1,6 +1,6 @@
 //! The options of stream-parallel.
 
-use grammar::{Named, diagnostic::Diagnostic};
+use grammar::{Diagnostic, Named};
 
 use crate::pass::{Arguments, OptionKind, OptionSpec};
 

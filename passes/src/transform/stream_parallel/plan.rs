@@ -1,6 +1,6 @@
 //! Decides which statements share a loop.
 
-use grammar::ir::{OpStmt, Program, Stmt, StmtId, TensorId};
+use grammar::{OpStmt, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashSet;
 
 use super::{
@@ -13,7 +13,7 @@ use crate::{
     analysis::alias_analysis::{OpaqueCallModel, may_alias_operands},
     rewrite::collective::is_whole_world,
 };
-use grammar::ops::TypeRule;
+use grammar::TypeRule;
 
 /// The new body of a program.
 pub(crate) struct LoopPlan {

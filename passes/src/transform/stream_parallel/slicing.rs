@@ -1,11 +1,8 @@
 //! Determines how a statement can be sliced along a stream axis.
 
 use grammar::{
-    DimMap, ResultDim,
-    ir::{AxisKind, DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId},
-    ops::TypeRule,
-    result_dims,
-    rules::LostDim,
+    AxisKind, DeviceDim, DimMap, ExprId, OpStmt, ParallelType, Program, ResultDim, TensorId, TypeRule,
+    result_dims, rules::LostDim,
 };
 
 use super::options::{Allgather, LoopOptions, ReduceScatter, Style};

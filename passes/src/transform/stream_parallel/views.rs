@@ -4,11 +4,7 @@
 //! for the gradient of a weight, the loop computes the whole operand, and the view is made of it behind the loop; the statements of the loop
 //! read views of slices. A copy of each slice would take time, and as much memory again.
 
-use grammar::{
-    ir::{Program, Stmt, TensorId},
-    ops::{OpClass, TypeRule},
-    rules::Aliasing,
-};
+use grammar::{Aliasing, OpClass, Program, Stmt, TensorId, TypeRule};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{body::LoopWriter, group::LoopStmt, options::Style, slicing::SliceKind};

@@ -27,10 +27,7 @@
 //! that is no longer written. Between the view and the branch there are only computations and views, and none of
 //! them uses the storage of T7.
 
-use grammar::{
-    ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{AccessMode, Op, OpClass},
-};
+use grammar::{AccessMode, BlockId, If, Op, OpClass, OpStmt, Operand, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashSet;
 
 use super::{UsesByStorage, is_deallocate, is_view};

@@ -1,6 +1,6 @@
 //! Tests which instructions are fused into one kernel.
 
-use grammar::source::Source;
+use grammar::Source;
 
 use super::{FusionRole, FusionScope, fusion_roles};
 use crate::{

@@ -1,6 +1,6 @@
 //! Instances of collectives whose kernel also executes operations on the rows of the result.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{aligned_view, peer_collective, reduction};
 use crate::{

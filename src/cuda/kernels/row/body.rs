@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{RowKernel, RowLoad, RowStep, exchange::receive_rows};
 use crate::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name};
-use grammar::dtype::DType;
+use grammar::DType;
 
 /// Returns the type of the parameters of an instance.
 pub(in crate::kernels) fn parameters(kernel: &RowKernel) -> String {

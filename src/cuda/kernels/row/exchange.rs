@@ -9,7 +9,7 @@
 
 use std::fmt::Write;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{RowKernel, RowLoad, RowStep};
 use crate::kernels::{

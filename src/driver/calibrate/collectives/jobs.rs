@@ -2,11 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use grammar::{
-    algorithm_table::ALGORITHMS,
-    ir::Program,
-    words::{Algorithm, CommunicationType},
-};
+use grammar::{Algorithm, CommunicationType, Program, algorithm_table::ALGORITHMS};
 
 use super::{
     super::{

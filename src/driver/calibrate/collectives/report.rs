@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use grammar::{algorithm_table::ALGORITHMS, words::Algorithm};
+use grammar::{Algorithm, algorithm_table::ALGORITHMS};
 
 use super::{Comparison, KINDS, Measured, NCCL, Time, text_of};
 

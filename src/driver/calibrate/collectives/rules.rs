@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use grammar::words::Algorithm;
+use grammar::Algorithm;
 use hir_ir::search;
 
 use super::{KINDS, Measured, NCCL, Time, text_of};

@@ -1,9 +1,6 @@
 //! Makes a short answer of what a tool prints: its findings with code, place and edit, and its verdict.
 
-use grammar::{
-    codes::{Code, Severity},
-    count_text,
-};
+use grammar::{Code, Severity, count_text};
 use hir_process::exit::Exit;
 use serde_json::{Value, json};
 

@@ -2,14 +2,7 @@
 
 use std::time::Instant;
 
-use grammar::{
-    bindings::apply_bindings,
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-    ir::Program,
-    source::Source,
-    span::LineIndex,
-};
+use grammar::{Code, Diagnostic, LineIndex, Program, Severity, Source, apply_bindings};
 use hir_check::{Checks, ExcessNotSearched, FixLimit, Rule, assumptions};
 use hir_process::exit::Exit;
 

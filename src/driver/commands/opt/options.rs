@@ -3,18 +3,20 @@
 use grammar::InvalidOption;
 use std::path::{Path, PathBuf};
 
-use crate::run::{
-    option_files::{OptionFile, check_option_files},
-    timelines::TimelineFlags,
-};
-use crate::tool::{
-    dump::DumpFlags,
-    flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
-    model_flags::ModelFlags,
-    remarks::RemarkFlags,
+use crate::{
+    run::{
+        option_files::{OptionFile, check_option_files},
+        timelines::TimelineFlags,
+    },
+    tool::{
+        dump::DumpFlags,
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
+        model_flags::ModelFlags,
+        remarks::RemarkFlags,
+    },
 };
 use clap::{Parser, ValueEnum};
-use grammar::{Dialect, bindings::Binding, render::Format};
+use grammar::{Binding, Dialect, render::Format};
 use hir_check::{Checks, OrderingModel};
 
 /// The examples of `--help`.

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use grammar::{count_text, diagnostic::Diagnostic};
+use grammar::{Diagnostic, count_text};
 use hir_check::ExcessNotSearched;
 use hir_plan::limits::too_few_ranks_text;
 use hir_process::exit::Exit;

@@ -2,7 +2,7 @@
 
 use crate::run::oracle::{CheckerOracle, SimulationOracle};
 use crate::tool::{dump::diff, progress::Progress};
-use grammar::{ir::Program, source::Source};
+use grammar::{Program, Source};
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
 use super::{options::VerifyEach, processor::Processor};

@@ -1,7 +1,7 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
 use crate::auto::edits::Estimates;
-use grammar::{bindings::apply_bindings, ir::Program, source::Source};
+use grammar::{Program, Source, apply_bindings};
 use hir_check::Finding;
 use hir_plan::{
     Plan, World,

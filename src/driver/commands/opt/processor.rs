@@ -10,13 +10,7 @@ use crate::{
     session::is_allowable,
     tool::{Reporter, certificate::certificate, dump::Dumper, expect, statistics::Statistics},
 };
-use grammar::{
-    bindings::apply_bindings,
-    codes::{Check, Code},
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-};
+use grammar::{Code, Diagnostic, Program, Source, apply_bindings, codes::Check, has_errors};
 use hir_check::{Checks, FixLimit};
 use hir_plan::{assume_scalars, limits::Limits, lint};
 use hir_process::{exit::Exit, interrupt::Activity};

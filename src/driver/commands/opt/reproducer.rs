@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::session::Session;
-use crate::tool::{
-    self,
-    reproducer::{self, ReproducerError},
+use crate::{
+    session::Session,
+    tool::{
+        self,
+        reproducer::{self, ReproducerError},
+    },
 };
 use clap::FromArgMatches;
 use hir_process::exit::Exit;

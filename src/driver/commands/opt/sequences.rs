@@ -2,14 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{
-    attr,
-    bindings::apply_bindings,
-    diagnostic::{Diagnostic, has_errors},
-    ir::{OpStmt, Program},
-    source::Source,
-    words::MemoryType,
-};
+use grammar::{Diagnostic, MemoryType, OpStmt, Program, Source, apply_bindings, attr, has_errors};
 use hir_check::{
     Checks, NextRun, Programs, Sequence, SequenceRace, SequencedProgram, order_of_sequence, races_of_sequence,
 };

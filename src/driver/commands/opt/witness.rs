@@ -6,7 +6,7 @@ use crate::run::{
     schedule_file::{NextProgram, format_schedule, setting_lines},
     witness_runs::{WitnessResult, WitnessRun, WitnessRuns},
 };
-use grammar::{diagnostic::Diagnostic, shell_word, source::Source};
+use grammar::{Diagnostic, Source, shell_word};
 use hir_check::{Finding, NotShown, Report, Witness, witnesses};
 use hir_plan::World;
 use hir_process::exit::Exit;

@@ -21,15 +21,17 @@ use std::{
     },
 };
 
-use crate::job::rank_process::{Measured, RunVerdict};
-use crate::run::{
-    batch_file::{self, BadLine, BatchLine},
-    command_line::Options,
-    failure::JobFailure,
-    option_files::{OptionFile, check_option_files},
+use crate::{
+    job::rank_process::{Measured, RunVerdict},
+    run::{
+        batch_file::{self, BadLine, BatchLine},
+        command_line::Options,
+        failure::{JobFailure, Result},
+        option_files::{OptionFile, check_option_files},
+    },
+    session::{Report, Session},
+    tool::Reporter,
 };
-use crate::session::{Report, Session};
-use crate::tool::Reporter;
 use hir_process::exit::Exit;
 
 use super::{
@@ -134,11 +136,7 @@ impl JobProgram {
 ///
 /// # Errors
 /// The batch file cannot be read, or one of its lines is not a valid command line.
-pub fn read_programs(
-    job: &Options,
-    session: &Session,
-    words: Vec<OsString>,
-) -> Result<Vec<JobProgram>, JobFailure> {
+pub fn read_programs(job: &Options, session: &Session, words: Vec<OsString>) -> Result<Vec<JobProgram>> {
     let Some(path) = &job.batch else {
         return Ok(vec![JobProgram { options: job.clone(), step: JobStep::Only }]);
     };

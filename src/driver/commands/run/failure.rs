@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use crate::exit_code::exit_code;
-use crate::job::rank_process::RunVerdict;
-use crate::run::{failure::JobFailure, files::write_file};
-use crate::tool::Reporter;
+use crate::{
+    exit_code::exit_code,
+    job::rank_process::RunVerdict,
+    run::{failure::JobFailure, files::write_file},
+    tool::Reporter,
+};
 use grammar::count_text;
 use hir_process::exit::Exit;
 

@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use crate::exit_code::exit_code;
-use crate::job::{
-    gpu::{self, JobGroup, SimulatorReason},
-    rank_process::{Measured, RunVerdict},
-    timing_report, tuning,
+use crate::{
+    exit_code::exit_code,
+    job::{
+        gpu::{self, JobGroup, SimulatorReason},
+        rank_process::{Measured, RunVerdict},
+        timing_report, tuning,
+    },
+    run::{
+        RunError,
+        command_line::{Device, Expect, Options},
+        failure::{JobFailure, Result},
+        inputs::InputSpec,
+        output,
+        unwritten::UnwrittenReads,
+        verdict::{self, Expectation},
+    },
+    session::Report,
+    tool::progress::Progress,
 };
-use crate::run::{
-    RunError,
-    command_line::{Device, Expect, Options},
-    failure::JobFailure,
-    inputs::InputSpec,
-    output,
-    unwritten::UnwrittenReads,
-    verdict::{self, Expectation},
-};
-use crate::{session::Report, tool::progress::Progress};
 use hir_executor::{
     Executor, ExecutorError, Machine, ProcessGroup, RankDevice, TuneOptions, WarmUp, backend,
 };
@@ -68,7 +71,7 @@ pub fn choose_gpu<'a>(
     world: &World,
     peers: &dyn ProcessGroup,
     gpu: &'a mut Option<Box<dyn RankDevice>>,
-) -> Result<Result<&'a mut dyn RankDevice, SimulatorReason>, JobFailure> {
+) -> Result<Result<&'a mut dyn RankDevice, SimulatorReason>> {
     match options.device() {
         Device::Sim => Ok(Err(SimulatorReason::Requested)),
         Device::Cuda => gpu_of_rank(world.len(), peers, gpu).map(Ok),
@@ -88,7 +91,7 @@ pub fn gpu_of_rank<'a>(
     ranks: usize,
     peers: &dyn ProcessGroup,
     gpu: &'a mut Option<Box<dyn RankDevice>>,
-) -> Result<&'a mut dyn RankDevice, JobFailure> {
+) -> Result<&'a mut dyn RankDevice> {
     let processes = peers.world();
     if ranks != processes {
         // A missing driver or device is reported before the number of processes.
@@ -123,7 +126,7 @@ pub fn run(
     input_spec: InputSpec,
     (gpu, member): (&mut dyn RankDevice, &JobRank),
     say: &mut dyn FnMut(Report),
-) -> Result<Result<RunVerdict, SimulatorReason>, JobFailure> {
+) -> Result<Result<RunVerdict, SimulatorReason>> {
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
     // the framework that the program targets they hang.
     if let Some(deadlock) = task.world.deadlock() {
@@ -174,7 +177,7 @@ struct GpuRunSetup {
 }
 
 impl GpuRunSetup {
-    fn of(task: &Task<'_>, mut input_spec: InputSpec, member: &JobRank) -> Result<Self, JobFailure> {
+    fn of(task: &Task<'_>, mut input_spec: InputSpec, member: &JobRank) -> Result<Self> {
         let Task { options, world, .. } = task;
         member.set_phase("preparing its inputs");
         let rank = member.channel.rank;
@@ -201,10 +204,7 @@ impl GpuRunSetup {
 }
 
 /// Returns the setup of this rank if all ranks have succeeded; otherwise a failure on every rank.
-fn agree_on_setup(
-    setup: Result<GpuRunSetup, JobFailure>,
-    member: &JobRank,
-) -> Result<GpuRunSetup, JobFailure> {
+fn agree_on_setup(setup: Result<GpuRunSetup>, member: &JobRank) -> Result<GpuRunSetup> {
     // Some ranks compute for a long time here while the others wait.
     member.set_phase("waiting for the other ranks' inputs");
     let mine = setup.as_ref().err().map(|it| (FailureExit::from(exit_code(it)), it.summary()));
@@ -223,7 +223,7 @@ fn run_on_engine(
     (wanted, machine): (&GpuRunSetup, Option<Machine>),
     member: &JobRank,
     say: &mut dyn FnMut(Report),
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     let Task { options, world, names, .. } = task;
     let rank = member.channel.rank;
     let (kind, seed) = (options.inputs(), options.seed);

@@ -3,29 +3,29 @@
 
 use std::path::Path;
 
-use crate::auto;
-use crate::job::{
-    gpu::JobGroup,
-    rank_process::{Measured, RunVerdict},
-    tuning::{
-        self,
-        pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
-    },
-};
-use crate::run::{
-    command_line::{Device, Expect, Options},
-    failure::JobFailure,
-    files::write_file,
-    pipeline_tuning::{
-        MeasuredPipeline, Measurement, ROUNDS,
-        alternatives::{Alternative, all_alternatives},
-        exit_code,
-        given_values::{GivenValues, check_reference},
-        json, report, table,
-    },
-    prepare::{self, LoadedPrograms},
-};
 use crate::{
+    auto,
+    job::{
+        gpu::JobGroup,
+        rank_process::{Measured, RunVerdict},
+        tuning::{
+            self,
+            pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
+        },
+    },
+    run::{
+        command_line::{Device, Expect, Options},
+        failure::{JobFailure, Result},
+        files::write_file,
+        pipeline_tuning::{
+            MeasuredPipeline, Measurement, ROUNDS,
+            alternatives::{Alternative, all_alternatives},
+            exit_code,
+            given_values::{GivenValues, check_reference},
+            json, report, table,
+        },
+        prepare::{self, LoadedPrograms},
+    },
     session::{Report, Session},
     tool::parse_pipeline,
 };
@@ -33,7 +33,7 @@ use hir_executor::{Machine, ProcessGroup, RankDevice, SingleProcess};
 use hir_launch::job_rank::JobRank;
 use hir_process::exit::Exit;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
+use grammar::{Code, Diagnostic, Program, Source};
 use passes::{PassCall, Settings, Verify};
 
 use super::{
@@ -61,7 +61,7 @@ pub struct PipelineRun {
 ///
 /// # Errors
 /// A text is not a pipeline, there are too many, or an option does not fit.
-pub fn programs(job: &Options, session: &Session) -> Result<Vec<JobProgram>, JobFailure> {
+pub fn programs(job: &Options, session: &Session) -> Result<Vec<JobProgram>> {
     job.validate()?;
     let refused = |message: String| JobFailure::Usage(message);
     let reads = |name: &str| job.texts().paths().iter().any(|it| it == name);
@@ -131,7 +131,7 @@ pub fn programs(job: &Options, session: &Session) -> Result<Vec<JobProgram>, Job
 const BEST_WAYS: usize = 4;
 
 /// Returns the pipelines for which `@auto` stands: the best by its estimates. Every process finds the same ones.
-fn best_ways(job: &Options, session: &Session, call: &PassCall) -> Result<Vec<Alternative>, JobFailure> {
+fn best_ways(job: &Options, session: &Session, call: &PassCall) -> Result<Vec<Alternative>> {
     let before = PassesText::new(job, None).parse()?;
     let rewrite = |program: &mut Program, source: &Source| {
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
@@ -161,7 +161,7 @@ pub fn check(
     session: &Session,
     member: Option<&JobRank>,
     gpu: &mut Option<Box<dyn RankDevice>>,
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     let (world, rank) = member.map_or((None, 0), |it| (Some(it.channel.world), it.channel.rank));
     let setup = job.preparation(session, world, &|_, _| Ok(()));
     let LoadedPrograms { programs, ranks } = prepare::check(&job.texts(), &setup)?;
@@ -195,7 +195,7 @@ pub fn stored_pipeline(
     options: &Options,
     session: &Session,
     member: Option<&JobRank>,
-) -> Result<Option<StoredPipeline>, JobFailure> {
+) -> Result<Option<StoredPipeline>> {
     let has_passes = !options.passes.is_empty() || !options.tune_passes.is_empty();
     let Some(path) = &options.tuning else { return Ok(None) };
     let on_gpus = || match options.device() {
@@ -247,7 +247,7 @@ impl<'a> PassesText<'a> {
     ///
     /// # Errors
     /// The text is not a pipeline.
-    pub fn parse(&self) -> Result<Vec<PassCall>, JobFailure> {
+    pub fn parse(&self) -> Result<Vec<PassCall>> {
         parse_pipeline(&self.text).map_err(|fault| JobFailure::bad_option(self.locate(*fault)))
     }
 
@@ -328,7 +328,7 @@ impl PipelineTimes {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn report(&self, job: &Options, session: &Session, reports: bool) -> Result<RunVerdict, JobFailure> {
+    pub fn report(&self, job: &Options, session: &Session, reports: bool) -> Result<RunVerdict> {
         let how = self.measurement(job);
         if self.check != Exit::Success {
             return Ok(RunVerdict::of(self.check, "no pipeline was measured"));
@@ -362,7 +362,7 @@ impl PipelineTimes {
     }
 
     /// Adds the fastest pipeline to a table.
-    fn store(&self, path: &Path, job: &Options, session: &Session) -> Result<(), JobFailure> {
+    fn store(&self, path: &Path, job: &Options, session: &Session) -> Result<()> {
         let program = tuned_program(job, session, self.ranks);
         let Some((machine, program)) = self.machine.as_ref().zip(program) else { return Ok(()) };
         let notes = store_pipeline(&session.files, path, machine, program, &self.pipelines)?;

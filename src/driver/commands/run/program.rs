@@ -2,31 +2,27 @@
 
 use std::{cell::RefCell, path::Path, sync::Arc, time::Instant};
 
-use crate::auto::{self, edits::Estimates, gains::Gains};
-use crate::job::{
-    gpu::{JobGroup, SimulatorReason},
-    lost_job::report_without_plans,
-    precheck,
-    rank_process::{self, RunVerdict},
-};
-use crate::run::{
-    command_line::{Device, Issue, Options},
-    failure::JobFailure,
-    files::write_file,
-    inputs::InputSpec,
-    output,
-    prepare::{PrepareOptions, Prepared, prepare},
-    timelines::estimated_overlap_json,
-};
 use crate::{
+    auto::{self, edits::Estimates, gains::Gains},
+    job::{
+        gpu::{JobGroup, SimulatorReason},
+        lost_job::report_without_plans,
+        precheck,
+        rank_process::{self, RunVerdict},
+    },
+    run::{
+        command_line::{Device, Issue, Options},
+        failure::{JobFailure, Result},
+        files::write_file,
+        inputs::InputSpec,
+        output,
+        prepare::{PrepareOptions, Prepared, prepare},
+        timelines::estimated_overlap_json,
+    },
     session::Report,
     tool::{Reporter, certificate},
 };
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-};
+use grammar::{Diagnostic, Program, Source, has_errors};
 use hir_executor::{ProcessGroup, RankDevice, SingleProcess, backend};
 use hir_launch::job_rank::JobRank;
 use hir_plan::{CallerUses, World, limits::Limits, timeline::estimator::Planned};
@@ -64,7 +60,7 @@ pub fn run(
     screen: &Reporter,
     member: Option<&JobRank>,
     state: JobState<'_>,
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     options.validate()?;
     if state.gpu.is_none() && gpus::only_simulates(options) {
         out_of_memory::limit_memory(options.world.memory_limit);
@@ -172,12 +168,7 @@ pub fn run(
 }
 
 /// Writes the certificate of the passes that have made `program` of the text `original`.
-fn write_certificate(
-    path: &Path,
-    options: &Options,
-    original: &str,
-    program: &Program,
-) -> Result<(), JobFailure> {
+fn write_certificate(path: &Path, options: &Options, original: &str, program: &Program) -> Result<()> {
     match certificate::certificate(path, options.world.ranks, original, program) {
         Ok(it) => write_file(path, &it.text),
         Err((source, fault)) => Err(JobFailure::NotCertified(source, fault)),
@@ -185,11 +176,7 @@ fn write_certificate(
 }
 
 /// Prints the memory that the program needs on GPUs, for `--memory`.
-fn report_memory(
-    options: &Options,
-    world: &World,
-    say: &mut dyn FnMut(Report),
-) -> Result<RunVerdict, JobFailure> {
+fn report_memory(options: &Options, world: &World, say: &mut dyn FnMut(Report)) -> Result<RunVerdict> {
     backend()?
         .memory_report(world)
         .map_err(JobFailure::Unsuitable)?
@@ -271,7 +258,7 @@ fn read_and_plan(
     setup: &PrepareOptions<'_>,
     screen: &Reporter,
     member: Option<&JobRank>,
-) -> Result<(Prepared, Arc<World>), JobFailure> {
+) -> Result<(Prepared, Arc<World>)> {
     let kept: Vec<&str> = options.output.iter().map(|it| it.name.as_str()).collect();
     let (local, whole) = (options.local_names(), options.whole_names());
     let is_compared_per_rank = |_, name: &str| local.contains(&name) && !whole.contains(&name);
@@ -295,7 +282,7 @@ fn rewrite(
     passes: &PassesText<'_>,
     program: &mut Program,
     source: &Source,
-) -> Result<(), JobFailure> {
+) -> Result<()> {
     let remarks = run_passes(calls, passes, program, source)?;
     let shown: Vec<Diagnostic> = options.remarks.select(&remarks, calls).cloned().collect();
     screen.report_diagnostics(source, &shown);
@@ -311,7 +298,7 @@ fn run_on_gpu(
     member: Option<&JobRank>,
     state: JobState<'_>,
     say: &mut dyn FnMut(Report),
-) -> Result<Result<RunVerdict, Option<SimulatorReason>>, JobFailure> {
+) -> Result<Result<RunVerdict, Option<SimulatorReason>>> {
     let options = task.options;
     // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
     let is_expected = options.device == Some(Device::Auto)
@@ -363,7 +350,7 @@ fn write_estimated_timelines(
     text: Option<Planned<'_>>,
     names: &[&str],
     say: &mut dyn FnMut(Report),
-) -> Result<(), JobFailure> {
+) -> Result<()> {
     options.timelines.write_estimated(world, text, names)?.into_lines().for_each(|it| say(Report::Note(it)));
     Ok(())
 }
@@ -374,7 +361,7 @@ fn run_passes(
     text: &PassesText<'_>,
     program: &mut Program,
     source: &Source,
-) -> Result<Vec<Diagnostic>, JobFailure> {
+) -> Result<Vec<Diagnostic>> {
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     let mut found = Vec::new();
     let observe = &mut |event: PassEvent<'_>| {

@@ -21,7 +21,7 @@ use crate::{
     run::{
         command_line::Expect,
         compare::format_3_digits,
-        failure::JobFailure,
+        failure::{JobFailure, Result},
         files::write_file,
         inputs::InputSpec,
         output,
@@ -46,7 +46,7 @@ pub fn simulate(
     task: &Task<'_>,
     mut input_spec: InputSpec,
     say: &mut dyn FnMut(Report),
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     let options = task.options;
     if let ScheduleSet::File(path) = &options.schedule {
         let file = ScheduleFile::read(path, &task.setup.session.files)?;
@@ -73,7 +73,7 @@ fn run(
     mut input_spec: InputSpec,
     replay: Option<ReplayRun>,
     say: &mut dyn FnMut(Report),
-) -> Result<RunVerdict, JobFailure> {
+) -> Result<RunVerdict> {
     task.check_memory(&input_spec)?;
     task.monitor.activity.set("while computing the expected outputs");
     let Task { options, world, .. } = task;
@@ -146,7 +146,7 @@ struct Simulation<'a> {
 
 impl Simulation<'_> {
     /// Runs the program under all schedules, until its outputs are wrong.
-    fn run_all(&self, mut runs: ScheduleIter, say: &mut dyn FnMut(Report)) -> Result<RunVerdict, JobFailure> {
+    fn run_all(&self, mut runs: ScheduleIter, say: &mut dyn FnMut(Report)) -> Result<RunVerdict> {
         let Task { options, world, .. } = self.task;
         let (all, shows_instructions) = (runs.remaining(), runs.remaining() == Some(1));
         let of_all = all.map_or("orders".to_owned(), |all| format!("of {all} schedules"));
@@ -215,11 +215,7 @@ impl Simulation<'_> {
 
     /// Compares the program with its reference on further inputs too, if the options select none: with `signs`, no term of a sum is 0, and
     /// with `random`, no two are equal. Returns the first verdict that is no success.
-    fn with_other_inputs(
-        &self,
-        first: OutputVerdict,
-        say: &mut dyn FnMut(Report),
-    ) -> Result<OutputVerdict, JobFailure> {
+    fn with_other_inputs(&self, first: OutputVerdict, say: &mut dyn FnMut(Report)) -> Result<OutputVerdict> {
         let Task { options, world, .. } = self.task;
         let is_computed = |it: &Expectation| matches!(it.source, ExpectationSource::Reference { .. });
         let is_generated = |it: &IoBinding| options.input.iter().all(|flag| flag.name != it.name);
@@ -273,7 +269,7 @@ impl Simulation<'_> {
     }
 
     /// Compares the outputs of a run with those that are expected, and writes them to files.
-    fn judge(&self, outcome: &SimOutcome, say: &mut dyn FnMut(Report)) -> Result<OutputVerdict, JobFailure> {
+    fn judge(&self, outcome: &SimOutcome, say: &mut dyn FnMut(Report)) -> Result<OutputVerdict> {
         let Task { options, world, owner, .. } = self.task;
         let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false, &self.inputs);
         let judged = verdict::judge_outputs(world, outcome, &self.expectations, &criteria)?;
@@ -305,7 +301,7 @@ impl Simulation<'_> {
         schedule: &Schedule,
         verdict: &Verdict,
         say: &mut dyn FnMut(Report),
-    ) -> Result<(), JobFailure> {
+    ) -> Result<()> {
         let (Some(path), Schedule::Steps { steps, .. }) = (&self.task.options.witness, schedule) else {
             return Ok(());
         };

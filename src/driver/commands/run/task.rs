@@ -5,21 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::job::rank_process::RunVerdict;
-use crate::run::{
-    RunError,
-    command_line::{Expect, Options},
-    failure::JobFailure,
-    inputs::{InputSpec, unknown_output},
-    output, per_rank,
-    prepare::{PrepareOptions, Prepared},
-    unsharded,
-    unwritten::UnwrittenReads,
-    verdict::{self, Expectation, ExpectationSource, OutputRef},
+use crate::{
+    job::rank_process::RunVerdict,
+    run::{
+        RunError,
+        command_line::{Expect, Options},
+        failure::{JobFailure, Result},
+        inputs::{InputSpec, unknown_output},
+        output, per_rank,
+        prepare::{PrepareOptions, Prepared},
+        unsharded,
+        unwritten::UnwrittenReads,
+        verdict::{self, Expectation, ExpectationSource, OutputRef},
+    },
+    session::{Report, Verdict},
+    tool::Reporter,
 };
-use crate::session::{Report, Verdict};
-use crate::tool::Reporter;
-use grammar::diagnostic::Diagnostic;
+use grammar::Diagnostic;
 use hir_plan::{IoBinding, World};
 use hir_process::{
     exit::Exit,
@@ -96,7 +98,7 @@ impl Task<'_> {
     ///
     /// # Errors
     /// More memory than `--memory-limit` is needed.
-    pub fn check_memory(&self, inputs: &InputSpec) -> Result<(), JobFailure> {
+    pub fn check_memory(&self, inputs: &InputSpec) -> Result<()> {
         let Self { options, prepared, world, .. } = self;
         let others = usize::from(options.reference.is_some())
             + usize::from(!options.schedule.is_program())
@@ -153,7 +155,7 @@ impl Task<'_> {
     ///
     /// # Errors
     /// A reference fails, or a file cannot be read.
-    pub fn expectations(&self, input_spec: &InputSpec) -> Result<Vec<Expectation>, JobFailure> {
+    pub fn expectations(&self, input_spec: &InputSpec) -> Result<Vec<Expectation>> {
         let Self { options, setup, world, .. } = self;
         let mut found = Vec::new();
         if let Some(path) = &options.reference {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use grammar::{bindings::Binding, count_text, escape_control};
+use grammar::{Binding, count_text, escape_control};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -15,7 +15,7 @@ use crate::{
     auto,
     job::rank_process::canonical_text,
     run::{
-        failure::JobFailure,
+        failure::{JobFailure, Result},
         pipeline_tuning::{MeasuredPipeline, fastest},
         program_files::ProgramFiles,
     },
@@ -102,7 +102,7 @@ pub fn stored(
     path: &Path,
     program: impl FnOnce() -> Option<TunedProgram>,
     member: Option<&JobRank>,
-) -> Result<Option<StoredPipeline>, JobFailure> {
+) -> Result<Option<StoredPipeline>> {
     let search = || {
         let table = existing(files, path)?;
         program().map_or(Ok(None), |it| find(path, &table, &it))
@@ -114,11 +114,7 @@ pub fn stored(
     found.map_err(JobFailure::Environment)
 }
 
-fn find(
-    path: &Path,
-    table: &TuningTable,
-    program: &TunedProgram,
-) -> Result<Option<StoredPipeline>, JobFailure> {
+fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Option<StoredPipeline>> {
     let shown = path.display();
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
         if let Err(fault) = auto::catalog().parse(&it.passes) {
@@ -163,7 +159,7 @@ pub fn store_pipeline(
     machine: &Machine,
     program: TunedProgram,
     measured: &[MeasuredPipeline],
-) -> Result<Vec<String>, JobFailure> {
+) -> Result<Vec<String>> {
     let Some((best, best_us)) = fastest(measured).and_then(|it| Some((it, it.time()?))) else {
         return Ok(Vec::new());
     };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Device, Expect, Options};
 use crate::run::{
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     option_files::{OptionFile, check_option_files},
 };
 use hir_sim::ScheduleSet;
@@ -14,7 +14,7 @@ impl Options {
     ///
     /// # Errors
     /// A message that says what to change.
-    pub fn validate(&self) -> Result<(), JobFailure> {
+    pub fn validate(&self) -> Result<()> {
         let on_gpus = self.device == Some(Device::Cuda);
         if let Some(ranks) = self.world.ranks.filter(|it| *it > self.world.max_ranks) {
             let limit = self.world.max_ranks;

@@ -1,6 +1,6 @@
 //! Verifies passes with the checker: the oracle of `--verify-each=check`.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
+use grammar::{Code, Diagnostic, Program, Span};
 use passes::{Reference, SemanticOracle};
 
 use super::{SimulationOracle, planning_diagnostic, program_of_rank};

@@ -7,7 +7,7 @@
 //! Each pipeline knows where its parts are in the text, so that a diagnostic about it can point there.
 
 use grammar::InvalidOption;
-use grammar::{diagnostic::Diagnostic, source::Source, span::Span};
+use grammar::{Diagnostic, Source, Span};
 
 /// The option whose text stands for several pipelines.
 const TUNE_PASSES: &str = "--tune-passes";
@@ -175,7 +175,7 @@ fn too_many() -> InvalidOption {
 
 #[cfg(test)]
 mod tests {
-    use grammar::codes::Code;
+    use grammar::Code;
     use proptest::prelude::*;
 
     use super::*;

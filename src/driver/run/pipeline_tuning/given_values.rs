@@ -4,12 +4,12 @@
 //! Passes change neither the names nor the logical shapes of inputs and outputs, so a wrong value is wrong for all
 //! pipelines. How tensors are sharded depends on the pipeline, so the shapes of `NAME@local` are not checked.
 
-use grammar::ir::{Operand, Program, TensorId};
+use grammar::{Operand, Program, TensorId};
 
 use crate::run::{
     RunError,
     extents::extent,
-    failure::JobFailure,
+    failure::{JobFailure, Result},
     inputs::{INPUT, InputFlag, check_input_names, unknown_output},
     prepare::{PrepareOptions, prepare},
     program_files::ProgramFiles,
@@ -21,11 +21,7 @@ use hir_process::input_file::InputFiles;
 ///
 /// # Errors
 /// The reference is rejected, or has another number of inputs.
-pub fn check_reference(
-    path: &str,
-    setup: &PrepareOptions<'_>,
-    programs: &[Program],
-) -> Result<(), JobFailure> {
+pub fn check_reference(path: &str, setup: &PrepareOptions<'_>, programs: &[Program]) -> Result<()> {
     let setup = PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..*setup };
     let reference = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
     let wanted = programs.first().map_or(0, |it| Program::tensors_of(&it.inputs).count());

@@ -1,6 +1,6 @@
 //! Plans tensors of host scalars: one `Fill` for each element.
 
-use grammar::ir::{Expr, ExprId, Function, Program};
+use grammar::{Expr, ExprId, Function, Program};
 
 use super::{Result, UnshardedPlanner, operators::OperatorLowering};
 use hir_plan::{InstKind, View};

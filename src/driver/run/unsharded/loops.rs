@@ -1,12 +1,6 @@
 //! Loops over layers and micro-batches: each iteration computes new values of the tensors that it writes.
 
-use grammar::{
-    attr,
-    codes::Code,
-    ir::{For, OpStmt, ParallelType, StmtId},
-    ops::Op,
-    selected_dim,
-};
+use grammar::{Code, For, Op, OpStmt, ParallelType, StmtId, attr, selected_dim};
 
 use super::{Result, UnshardedPlanner, operands};
 use hir_plan::{limits, scalar::Value};

@@ -2,12 +2,8 @@
 //! statements name. The storage that a program allocates, its streams and its waits have none: each tensor is one value.
 
 use grammar::{
-    arena::Id,
-    attr,
+    CommunicationType, Expr, Id, OpClass, OpStmt, Operand, ParallelType, Program, TensorId, attr,
     dtype::Class,
-    ir::{Expr, OpStmt, Operand, ParallelType, Program, TensorId},
-    ops::OpClass,
-    words::CommunicationType,
 };
 
 use super::{Result, UnshardedPlanner, operators::copy, values::TensorValue};

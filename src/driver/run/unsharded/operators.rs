@@ -3,13 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{
-    attr,
-    diagnostic::Diagnostic,
-    flagged_dims,
-    ir::{AxisKind, ExprId, OpStmt, Operand, ParallelType, TensorId},
-    ops::{Op, OpClass, TypeRule},
-    rules::{Aliasing, OperandView},
-    selected_dim,
+    Aliasing, AxisKind, Diagnostic, ExprId, Op, OpClass, OpStmt, Operand, OperandView, ParallelType,
+    TensorId, TypeRule, attr, flagged_dims, selected_dim,
 };
 
 use super::{Result, UnshardedPlanner};

@@ -3,13 +3,7 @@
 //! After `T1 = Set( T0 )`, `T0 = T0 + T2`, the name `T1` has the new elements if it is a view, and the old ones if the Set
 //! copies. Which of the two it is depends on shardings, so a program that reads `T1` then has no meaning without them.
 
-use grammar::{
-    arena::Id,
-    codes::Code,
-    ir::{OpStmt, StmtId, TensorId},
-    ops::{Op, OpClass},
-    rules::Aliasing,
-};
+use grammar::{Aliasing, Code, Id, Op, OpClass, OpStmt, StmtId, TensorId};
 
 use super::{Result, UnshardedPlanner, operands};
 use hir_plan::{InstKind, View};

@@ -1,6 +1,6 @@
 //! The causal mask of the parts of an attention, in one buffer.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use crate::{Arg, Attention, BufferNo, View, inst_builder::InstBuilder};
 

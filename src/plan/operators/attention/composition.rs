@@ -16,7 +16,7 @@
 //! "FlashAttention", 2022). The weights are rounded to the type of the operands before the second product. The rows are
 //! computed in parts, so that the scores of a long sequence fit in memory.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::causal_mask::CausalMask;
 use crate::{

@@ -15,7 +15,7 @@
 //! rounded to the type of the operands. The scores are computed in parts, so that those of a long sequence fit in memory. A part of the rows
 //! of a causal attention has the keys that its last row sees.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{DType, Op};
 
 use super::{
     causal_mask::CausalMask,

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use grammar::words::CommunicationType;
+use grammar::CommunicationType;
 
 use super::{InstRef, Occurrence, OrderError, World, walk, walk_ignoring};
 use crate::{

@@ -4,7 +4,7 @@
 //! reads the inputs of all and reduces them in team order, so the results are bitwise equal on all members. The
 //! all-reduce is the one-stage all-reduce of vLLM and PyTorch's `one_shot_all_reduce`.
 
-use grammar::words::{Algorithm, CommunicationType};
+use grammar::{Algorithm, CommunicationType};
 
 use super::{CollectiveCall, Steps, Transport};
 use crate::{

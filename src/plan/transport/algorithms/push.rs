@@ -18,7 +18,7 @@
 //! peer, which the peer has sent after it had read its slots of collective `i`. So every member sends to every
 //! other one in each collective, if necessary a packet without data. A barrier of all ranks separates two runs.
 
-use grammar::words::Algorithm;
+use grammar::Algorithm;
 
 use super::{
     CollectiveCall, Steps, Transport,

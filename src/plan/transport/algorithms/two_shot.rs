@@ -7,7 +7,7 @@
 //! the output may be the input. Each share is reduced once, in team order, so the results are bitwise equal
 //! on all members, and equal to those of one-shot.
 
-use grammar::words::Algorithm;
+use grammar::Algorithm;
 
 use super::{CollectiveCall, Steps, Transport};
 use crate::{PeerPhases, Phase};

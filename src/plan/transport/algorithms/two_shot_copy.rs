@@ -11,7 +11,7 @@
 //! the collective after the next one; `push` shows why two sets of slots are enough. A barrier of all ranks
 //! separates two runs.
 
-use grammar::words::Algorithm;
+use grammar::Algorithm;
 
 use super::{
     CollectiveCall, Steps, Transport,

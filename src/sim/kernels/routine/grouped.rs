@@ -1,9 +1,9 @@
 //! Grouped matrix products.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use crate::{
-    kernels::{Exactness, KernelError, gemm},
+    kernels::{Exactness, KernelError, Result, gemm},
     memory::{self, BufferData},
 };
 use hir_plan::{GroupedDim, View};
@@ -16,7 +16,7 @@ pub(super) fn grouped_gemm(
     ends: &DenseTensor,
     (dtype, shape): (DType, &[usize]),
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let mut out = BufferData::zeroed(dtype, shape.iter().product())?;
     let whole = View::contiguous(0, shape.to_vec());
     let extent = match dim {

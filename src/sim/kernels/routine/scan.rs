@@ -1,10 +1,11 @@
 //! Combines each element with those before it.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::lines;
 use crate::kernels::{
-    Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
+    Exactness, FixedPointRange, KernelError, Precision, Result, narrow, overflow::FiniteRange, shadow_lanes,
+    wrap,
 };
 use hir_plan::ReduceOp;
 use hir_tensor::{
@@ -19,7 +20,7 @@ pub(super) fn scan(
     input: &DenseTensor,
     dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let (shape, length) = (input.shape.clone(), input.shape[dim]);
     let (starts, step) = lines(&shape, dim);
     let mut flags = vec![false; input.data.len()];

@@ -1,11 +1,11 @@
 //! Writes or adds elements at indices.
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::{indices_of, lines};
 use crate::kernels::{
-    Exactness, FixedPointRange, KernelError, Precision, convert, narrow, overflow::FiniteRange, shadow_lanes,
-    wrap,
+    Exactness, FixedPointRange, KernelError, Precision, Result, convert, narrow, overflow::FiniteRange,
+    shadow_lanes, wrap,
 };
 use hir_tensor::{
     data::{WrittenMask, shadow::EXACT},
@@ -23,7 +23,7 @@ pub(super) fn scatter(
     value: &DenseTensor,
     dtype: DType,
     exactness: &mut Exactness,
-) -> Result<DenseTensor, KernelError> {
+) -> Result<DenseTensor> {
     let base = convert(base, dtype, exactness)?;
     let extent = base.shape[dim];
     let numbers = indices_of(index);

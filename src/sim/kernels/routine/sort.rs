@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use grammar::dtype::DType;
+use grammar::DType;
 
 use super::lines;
-use crate::kernels::{KernelError, shadow_lanes::undetermined};
+use crate::kernels::{Result, shadow_lanes::undetermined};
 use hir_tensor::{
     data::{
         Data, Shadow, WrittenMask,
@@ -21,7 +21,7 @@ pub(super) fn sort(
     input: &DenseTensor,
     shape: &[usize],
     indices: DType,
-) -> Result<Vec<DenseTensor>, KernelError> {
+) -> Result<Vec<DenseTensor>> {
     let (values, count) = (input.data.to_f64(), shape[dim]);
     // Integers beyond 2^53 are not compared as floats.
     let integers = input.data.dtype().is_integral().then(|| input.data.to_i128());
