@@ -31,8 +31,7 @@ pub(crate) fn name_status(records: &mut Records) {
     }
     of_description.entry("default_pg").or_insert(Some(0));
     let by_members = |it: GroupId| of_group.get(&key(it)).copied().flatten();
-    let by_description =
-        |it: GroupId| *of_description.get(key(it).1).filter(|_| !key(it).1.is_empty())?;
+    let by_description = |it: GroupId| *of_description.get(key(it).1).filter(|_| !key(it).1.is_empty())?;
     // The groups of one description may have several numbers, those of one number several descriptions.
     let of = |log: &RankLog, wanted: u32| {
         let one = |number: &dyn Fn(GroupId) -> Option<u32>| {

@@ -175,6 +175,31 @@ fn the_oldest_message_that_has_not_moved_is_the_place() {
     assert!(found.findings[0].notes.contains(&"this is #2 from rank 1 to rank 2 in group 0".to_owned()));
 }
 
+/// Ring buffers have lost the messages of ranks 0 to 3, but `pg_status` counts them: rank 2 has made one less.
+#[test]
+fn a_rank_of_one_operation_less_than_its_like_is_named() {
+    const STAGES: [Group; 2] = [("1", "tp", &[0, 1, 2, 3]), ("2", "tp", &[4, 5, 6, 7])];
+    const PIPELINES: [Group; 4] =
+        [("3", "pp", &[0, 4]), ("4", "pp", &[1, 5]), ("5", "pp", &[2, 6]), ("6", "pp", &[3, 7])];
+    let of = |rank: u32| [STAGES[rank as usize / 4], PIPELINES[rank as usize % 4]];
+    let rank = |rank: u32| {
+        let [stage, pipeline] = of(rank);
+        let mut calls = vec![call(pipeline, "all_gather", 21, 6, true, 900)];
+        calls.extend((45..49).map(|seq| call(stage, "all_reduce", seq, 7, seq < 46, i64::from(seq) * 1000)));
+        for (at, it) in calls.iter_mut().enumerate() {
+            (it["record_id"], it["pg_id"]) = (json!(500 + at), json!(if at == 0 { 2 } else { 1 }));
+        }
+        let count = if rank == 2 { 20 } else { 21 };
+        let status = |last: u32| json!({"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": last});
+        let begin = if rank < 4 { 1 } else { 0 };
+        (calls.split_off(begin), json!({"1": status(48), "2": status(count)}))
+    };
+    let found = explained(|rank| of(rank).to_vec(), (0..8).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
+    let message = &found.findings[0].message;
+    assert!(message.starts_with("rank 2 skips 1 call in groups of the kind `pp`, compared with ranks 0, 1 and 3"), "{message}");
+}
+
 /// Gaps in sequence numbers cost nothing.
 #[test]
 fn gaps_of_sequence_numbers_take_no_time() {
