@@ -127,8 +127,10 @@ fn made(job: &Job<'_>, rank: Rank, before: Option<u32>, kind: u32) -> Option<usi
     let log = job.records.log(rank).filter(|it| !it.only_active)?;
     let at = before.map_or(log.records.len(), |it| it as usize);
     let number = |it: &Record| it.op.max(it.seq) as usize;
-    let mut sum = 0;
-    for group in groups(job, rank).filter(|it| job.kind_of_group(*it) == kind) {
+    let of_kind: Vec<GroupId> = groups(job, rank).filter(|it| job.kind_of_group(*it) == kind).collect();
+    // A rank without such a group has another role.
+    let mut sum = of_kind.first().map(|_| 0)?;
+    for group in of_kind {
         let is_it = |it: &&Record| it.group == group;
         let last = log.records[..at].iter().rev().find(is_it);
         sum += match (last, log.records[at..].iter().find(is_it)) {

@@ -197,7 +197,10 @@ fn a_rank_of_one_operation_less_than_its_like_is_named() {
     let found = explained(|rank| of(rank).to_vec(), (0..8).map(rank).collect());
     assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
     let message = &found.findings[0].message;
-    assert!(message.starts_with("rank 2 skips 1 call in groups of the kind `pp`, compared with ranks 0, 1 and 3"), "{message}");
+    assert!(
+        message.starts_with("rank 2 skips 1 call in groups of the kind `pp`, compared with ranks 0, 1 and 3"),
+        "{message}"
+    );
 }
 
 /// Gaps in sequence numbers cost nothing.
