@@ -30,14 +30,15 @@ pub(crate) fn name_status(records: &mut Records) {
         *known = known.filter(|it| *it == number);
     }
     of_description.entry("default_pg").or_insert(Some(0));
-    let number = |it: GroupId| {
-        let (members, description) = key(it);
-        let of_description = || *of_description.get(description).filter(|_| !description.is_empty())?;
-        of_group.get(&(members, description)).copied().flatten().or_else(of_description)
-    };
+    let by_members = |it: GroupId| of_group.get(&key(it)).copied().flatten();
+    let by_description = |it: GroupId| *of_description.get(key(it).1).filter(|_| !key(it).1.is_empty())?;
+    // The groups of one description may have several numbers, those of one number several descriptions.
     let of = |log: &RankLog, wanted: u32| {
-        let mut found = log.groups.iter().copied().filter(|it| number(*it) == Some(wanted));
-        found.next().filter(|_| found.next().is_none())
+        let one = |number: &dyn Fn(GroupId) -> Option<u32>| {
+            let mut found = log.groups.iter().copied().filter(|it| number(*it) == Some(wanted));
+            found.next().filter(|_| found.next().is_none())
+        };
+        one(&by_members).or_else(|| one(&|it| by_members(it).or_else(|| by_description(it))))
     };
     let found: Vec<Vec<Option<GroupId>>> = records
         .ranks

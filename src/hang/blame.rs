@@ -106,11 +106,10 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
     if later.rank != missing {
         return None;
     }
-    // Calls that are lost cannot be counted.
-    if job.records.ranks.iter().any(|it| it.lost > 0) {
-        return None;
-    }
-    by_place(job, call, missing, later).or_else(|| by_group(job, call, missing, later))
+    // Those of one place that are lost cannot be counted.
+    let is_whole = job.records.ranks.iter().all(|it| it.lost == 0);
+    let by_place = is_whole.then(|| by_place(job, call, missing, later)).flatten();
+    by_place.or_else(|| by_group(job, call, missing, later))
 }
 
 /// As `left_out`, for the calls at one place of the program.
@@ -141,40 +140,83 @@ fn by_place(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Ra
     Some((call.rank, Reason::Count { call, own, usual, at: later }))
 }
 
-/// As `left_out`, for all collectives in groups of the description of the call: one too many at another place shifts those behind it.
+/// As `left_out`, for all collectives in groups of the description of the call: one too many at another place shifts those behind it. Their sequence numbers count
+/// also those whose records are lost.
 fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Rank, Reason)> {
     let (record, other) = (job.record(call), job.record(later));
     let description = job.records.group(record.group).own_description()?;
     if !record.is_collective() || !other.is_collective() || record.group == other.group {
         return None;
     }
-    let total = |before: Call| {
-        let is_like = |it: &Record| {
-            it.is_collective() && job.records.group(it.group).own_description() == Some(description)
-        };
-        let records = job.records.log(before.rank).map_or(&[][..], |it| &it.records);
-        records.iter().take(before.at as usize).filter(|it| is_like(it)).count()
-    };
-    // All others agree, and so did all ranks one round before.
-    let common = |calls: &[Call]| {
-        let first = total(*calls.first()?);
-        (calls.len() > 1 && first > 0 && calls.iter().all(|it| total(*it) == first)).then_some(first)
-    };
-    let usual = common(&others_at(job, later, [call.rank, missing])?)?;
-    let before = earlier_at(job, later)?;
-    let mut all = others_at(job, before, [missing; 2])?;
-    all.push(before);
-    if !all.iter().any(|it| it.rank == call.rank) {
-        return None;
+    let total = |before: Call| made_before(job, description, before);
+    let others = others_at(job, later, [call.rank, missing])?;
+    let usual = common(job, description, &others)?;
+    // So did all ranks one round before, or many do now.
+    match earlier_at(job, later) {
+        Some(before) => {
+            let mut all = others_at(job, before, [missing; 2])?;
+            all.push(before);
+            if !all.iter().any(|it| it.rank == call.rank) {
+                return None;
+            }
+            common(job, description, &all)?;
+        }
+        None if others.len() < MIN_OTHERS => return None,
+        None => (),
     }
-    common(&all)?;
-    let own = total(later);
+    let own = total(later)?;
     if own < usual {
         return Some((missing, Reason::Total { call, own, usual, at: later }));
     }
-    let own_of_call = total(call) + 1;
+    let own_of_call = total(call)? + 1;
     (own == usual && own_of_call > usual)
         .then_some((call.rank, Reason::Total { call, own: own_of_call, usual, at: later }))
+}
+
+/// The number of other ranks that show alone how many calls are usual.
+const MIN_OTHERS: usize = 3;
+
+/// Returns the number of collectives that a rank has made in groups of a description before a call, also of those whose records are lost.
+fn made_before(job: &Job<'_>, description: &str, before: Call) -> Option<usize> {
+    let log = job.records.log(before.rank)?;
+    let of_kind = job.groups_of(log).filter(|it| job.records.group(*it).description == description);
+    let mut sum = 0;
+    for group in of_kind {
+        let calls = job.queue(group).and_then(|it| it.lane(before.rank)).map_or(&[][..], |it| &it.calls);
+        let seq = |at: &u32| job.record(Call { rank: before.rank, at: *at }).seq as usize;
+        let at = calls.partition_point(|it| *it < before.at);
+        sum += match (at.checked_sub(1).map(|it| seq(&calls[it])), calls.first()) {
+            (Some(last), _) => last,
+            (None, Some(first)) => seq(first).checked_sub(1)?,
+            (None, None) if log.lost == 0 => 0,
+            (None, None) => {
+                let has_messages = log.records.iter().any(|it| it.group == group);
+                usize::try_from(job.enqueued(before.rank, group)?).ok().filter(|_| !has_messages)?
+            }
+        };
+    }
+    Some(sum)
+}
+
+/// Returns the number of collectives that ranks have made in groups of a description before calls, if it is the same for two at least, and not 0.
+fn common(job: &Job<'_>, description: &str, calls: &[Call]) -> Option<usize> {
+    let mut all = calls.iter().map(|it| made_before(job, description, *it));
+    let first = all.next()??;
+    (calls.len() > 1 && first > 0 && all.all(|it| it == Some(first))).then_some(first)
+}
+
+/// Of two ranks whose calls in groups of two kinds have different orders, returns the one that came to the first of the two with another number of calls of the
+/// other kind than all others.
+pub(crate) fn unlike_others(job: &Job<'_>, at: [Call; 2], kind: Call) -> Option<Rank> {
+    let description = job.records.group(job.record(kind).group).own_description()?;
+    let others = others_at(job, at[0], at.map(|it| it.rank))?;
+    let usual = common(job, description, &others).filter(|_| others.len() >= MIN_OTHERS)?;
+    let [one, two] = at.map(|it| made_before(job, description, it).map(|it| it == usual));
+    match (one?, two?) {
+        (true, false) => Some(at[1].rank),
+        (false, true) => Some(at[0].rank),
+        (true, true) | (false, false) => None,
+    }
 }
 
 /// Returns the calls of a rank.

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     blame::{Reason, deviant_of_cycle, left_out},
+    census,
     crossed::{Crossed, crossed},
     departure::{self, Departure},
     divergence::{self, Basis, Divergence},
@@ -216,10 +217,10 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
     };
     let is_named = |it: &Departure| named.is_none_or(|rank| rank == it.call.rank);
     let found = departure::find(job, stalls).filter(is_named);
-    let suspects = || suspects(job, stalls, first);
-    let Some(found) = found.or_else(|| departure::by_habit(job, &suspects()).filter(is_named)) else {
-        return;
-    };
+    let is_crossed = matches!(first, Cause::Crossed(_));
+    let counted = || census::find(job).filter(is_named).filter(|_| named.is_none() || is_crossed);
+    let by_habit = || departure::by_habit(job, &suspects(job, stalls, first)).filter(is_named);
+    let Some(found) = found.or_else(counted).or_else(by_habit) else { return };
     if named.is_some() && found.how == divergence::How::Other {
         return;
     }

@@ -1,6 +1,7 @@
 //! Collectives that ranks issue in different orders.
 
 use crate::{
+    blame::unlike_others,
     queues::{Call, Job},
     record::Rank,
     stall::{Place, Stall},
@@ -35,7 +36,11 @@ pub(crate) fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Crossed> {
                 one.waiting.iter().filter_map(|a| Some((a, two.waiting.iter().find(|b| b.rank == a.rank)?)));
             let (first, second): (Vec<_>, Vec<_>) = both.partition(|(a, b)| a.at < b.at);
             if let (Some((a, b)), Some((other, _))) = (first.first(), second.first()) {
-                let deviant = against_most(job, **a, **b);
+                let at = |of: &Stall, rank: Rank| of.waiting.iter().copied().find(|it| it.rank == rank);
+                let counted =
+                    |of: &Stall, kind: Call| unlike_others(job, [at(of, a.rank)?, at(of, other.rank)?], kind);
+                let deviant =
+                    against_most(job, **a, **b).or_else(|| counted(one, **b)).or_else(|| counted(two, **a));
                 let since = one.since(job);
                 return Some(Crossed { one: **a, two: **b, other: other.rank, deviant, since });
             }

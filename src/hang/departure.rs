@@ -12,7 +12,6 @@ use crate::{
     peers::offset,
     queues::{Call, Job, same_collective},
     record::{Batch, Peer, Rank},
-    site::site,
     stall::Stall,
 };
 
@@ -26,16 +25,44 @@ pub(crate) struct Departure {
     /// The ranks that make the other call; empty if the rank itself made it in earlier rounds.
     pub(crate) like: Vec<Rank>,
     pub(crate) how: How,
+    /// The numbers of calls that name the rank, if its calls before are not compared.
+    pub(crate) count: Option<Count>,
 }
 
-/// What a call does, its place, the description and size of its group, the distance of its peer, and the number of calls since the one before, of which
-/// dumps may leave out those that have completed.
-type Token<'j> = (Key, u32, &'j str, usize, Option<i64>, u32);
+/// The numbers of calls of a rank and of all others in groups of a kind, before a call of the rank and those that meet it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) rank: Rank,
+    pub(crate) kind: u32,
+    pub(crate) own: usize,
+    pub(crate) usual: usize,
+    pub(crate) at: Call,
+}
+
+/// What is compared of a call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Token {
+    key: Key,
+    /// Its place in the program.
+    site: u32,
+    /// The description and size of its group, as a number.
+    group: u32,
+    /// The distance of its peer.
+    peer: Option<i64>,
+    /// The number of calls since the one before, of which dumps may leave out those that have completed.
+    gap: u32,
+}
+
+impl Token {
+    fn without_gap(&self) -> Self {
+        Self { gap: 1, ..*self }
+    }
+}
 
 /// The calls of a rank that its program issues, or those that autograd issues from a thread of its own.
-struct Lane<'j> {
+struct Lane {
     calls: Vec<Call>,
-    tokens: Vec<Token<'j>>,
+    tokens: Vec<Token>,
 }
 
 /// The number of ranks with which one is compared.
@@ -77,7 +104,7 @@ pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
 /// Whether a call follows those before it on its rank as in earlier rounds, of which no record is lost.
 pub(crate) fn is_habit(job: &Job<'_>, call: Call) -> bool {
     let record = job.record(call);
-    let lane = lane(job, call.rank, site(job.records, record).is_some_and(|it| it.autograd));
+    let lane = lane(job, call.rank, job.is_autograd(record));
     let at = lane.calls.binary_search(&call).ok().filter(|it| *it > 0);
     let follows =
         |at: usize| earlier_round(job, &lane, at).is_some_and(|it| lane.tokens[it] == lane.tokens[at]);
@@ -96,7 +123,7 @@ pub(crate) fn is_amid(job: &Job<'_>, rank: Rank, has_waited: bool) -> bool {
 }
 
 /// As `earlier`; where the begin of rounds is lost, in a round that has all calls of the log.
-fn earlier_round(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
+fn earlier_round(job: &Job<'_>, lane: &Lane, at: usize) -> Option<usize> {
     let tokens = &lane.tokens;
     let found = earlier(tokens, at, is_whole(job, lane.calls[0].rank)).or_else(|| always(job, lane, at))?;
     let has_all = || tokens[..found].iter().all(|it| tokens[found..at].contains(it));
@@ -119,15 +146,20 @@ pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
         let shared = own.calls[..open].iter().rposition(is_shared).map_or(open, |it| it + 1);
         let mut from = (shared.max(open.saturating_sub(MAX_OPEN))..own.calls.len()).take(2 * MAX_OPEN);
         let other = |at: usize| earlier_round(job, &own, at).filter(|it| own.tokens[*it] != own.tokens[at]);
-        from.find_map(|at| Some((at, other(at)?))).map(|(at, before)| (own, at, before))
+        from.find_map(|at| Some((at, other(at)?))).map(|(at, before)| (own, at, before, at <= open))
     };
-    let mut found = suspects.iter().filter_map(departure);
-    let (Some((own, at, before)), None) = (found.next(), found.next()) else {
+    let mut found: Vec<_> = suspects.iter().filter_map(departure).collect();
+    // What is behind a call in which a rank waits may be a part of the program that it seldom has.
+    if found.len() > 1 {
+        found.retain(|it| it.3);
+    }
+    if found.len() != 1 {
         return by_likeness(job, suspects);
-    };
+    }
+    let (own, at, before, _) = found.remove(0);
     let is_known = own.tokens[before..at].contains(&own.tokens[at])
         || is_moved(&own.tokens[at], &own.tokens[before])
-        || own.tokens[at].5 > 1 && own.tokens[at].5 == own.tokens[before].5;
+        || own.tokens[at].gap > 1 && own.tokens[at].gap == own.tokens[before].gap;
     let how = how(job, (&own, at), (&own, before));
     // Without stacks, a call behind a loop may look like one of it.
     let has_stacks = job.records.log(own.calls[at].rank).is_some_and(|it| it.has_stacks);
@@ -137,6 +169,7 @@ pub(crate) fn by_habit(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
         usual: own.calls[before],
         like: Vec::new(),
         how,
+        count: None,
     })
 }
 
@@ -168,6 +201,7 @@ fn by_likeness(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
         usual: like.calls[*place],
         like: vec![like.calls[0].rank],
         how: how(job, (own, *at), (like, *place)),
+        count: None,
     })
 }
 
@@ -177,12 +211,11 @@ const MIN_OPEN: usize = 3;
 /// The number of open calls that are compared with earlier rounds.
 const MAX_OPEN: usize = 32;
 
-fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
+fn lane(job: &Job<'_>, rank: Rank, of_autograd: bool) -> Lane {
     let records = job.records.log(rank).map_or(&[][..], |it| &it.records);
     let is_wanted = |call: &Call| {
         let record = job.record(*call);
-        record.batch != Batch::P2pEnd
-            && site(job.records, record).is_some_and(|it| it.autograd) == of_autograd
+        record.batch != Batch::P2pEnd && job.is_autograd(record) == of_autograd
     };
     let calls = (0..records.len() as u32).map(|at| Call { rank, at }).filter(is_wanted);
     let calls: Vec<Call> = calls.collect();
@@ -194,10 +227,9 @@ fn lane<'j>(job: &'j Job<'_>, rank: Rank, of_autograd: bool) -> Lane<'j> {
     Lane { tokens: tokens.collect(), calls }
 }
 
-fn token<'j>(job: &'j Job<'_>, call: Call, gap: u32) -> Token<'j> {
+fn token(job: &Job<'_>, call: Call, gap: u32) -> Token {
     let record = job.record(call);
-    let (key, place) = job.token(call);
-    let group = job.records.group(record.group);
+    let (key, site) = job.token(call);
     let peer = match record.peer {
         Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
         Peer::None | Peer::Any => None,
@@ -205,13 +237,13 @@ fn token<'j>(job: &'j Job<'_>, call: Call, gap: u32) -> Token<'j> {
     // Ends of batches and calls of other threads are no gap.
     let only_active = job.records.log(call.rank).is_some_and(|it| it.only_active);
     let gap = if only_active { gap } else { 1 };
-    (key, place, &group.description, group.members.as_ref().map_or(0, Vec::len), peer, gap)
+    Token { key, site, group: job.kind_of_group(record.group), peer, gap }
 }
 
 /// Where two lanes have the same call: at their begin, or behind what ring buffers have overwritten.
-fn anchor(job: &Job<'_>, one: &Lane<'_>, two: &Lane<'_>) -> Option<(usize, usize)> {
+fn anchor(job: &Job<'_>, one: &Lane, two: &Lane) -> Option<(usize, usize)> {
     let rank = two.calls.first()?.rank;
-    let is_whole = |it: &Lane<'_>| it.calls.first().is_some_and(|it| is_whole(job, it.rank));
+    let is_whole = |it: &Lane| it.calls.first().is_some_and(|it| is_whole(job, it.rank));
     if is_whole(one) && is_whole(two) {
         return Some((0, 0));
     }
@@ -231,7 +263,7 @@ fn is_whole(job: &Job<'_>, rank: Rank) -> bool {
 }
 
 /// Finds where a rank departs from those that made the same calls until then.
-fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
+fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
     let own = &lanes[at];
     // The nearest ranks first: in groups of neighbours, roles are alike.
     let mut others: Vec<usize> = (0..lanes.len()).filter(|it| *it != at).collect();
@@ -263,14 +295,15 @@ fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
     let is_cut = !is_whole(job, own.calls[place].rank);
     let habit = earlier_round(job, own, place).map(|it| own.tokens[it]);
     let is_habit = habit == Some(first);
-    let was_made = |token: &Token<'_>| own.tokens[..place].contains(token);
+    let was_made = |token: &Token| own.tokens[..place].contains(token);
     // Of cut logs, the begin of rounds may be lost, in which roles differ.
     let follows =
         || place > 0 && own.tokens[..place].windows(2).any(|it| it == [own.tokens[place - 1], first]);
     let is_usual = is_habit || like.len() > 1 && (!is_cut || same >= MIN_CONTEXT || follows());
-    // What has completed may be left out.
-    let may_be_first =
-        job.records.log(own.calls[place].rank).is_some_and(|it| it.only_active) && like.len() > 1;
+    // What has completed may be left out; messages differ by the place in a pipeline.
+    let may_be_first = job.records.log(own.calls[place].rank).is_some_and(|it| it.only_active)
+        && like.len() > 1
+        && first.peer.is_none();
     if !is_usual || !may_be_first && !was_made(&first) || habit == Some(own.tokens[place]) {
         return None;
     }
@@ -290,25 +323,67 @@ fn departs(job: &Job<'_>, lanes: &[Lane<'_>], at: usize) -> Option<Departure> {
         usual: theirs.calls[longest.1],
         like: like.iter().filter_map(|it| Some(lanes[it.0].calls.first()?.rank)).collect(),
         how,
+        count: None,
     })
+}
+
+/// Explains numbers of calls that differ: from a collective back, the calls of the rank and those of one that has the usual number agree, but for the last one that
+/// is left out or added.
+pub(crate) fn aligned_before(job: &Job<'_>, count: Count, like: &[Call]) -> Option<Departure> {
+    let own = lane(job, count.rank, false);
+    let end = own.calls.binary_search(&count.at).ok()?;
+    let is_less = count.own < count.usual;
+    let by = count.own.abs_diff(count.usual) as u32;
+    let candidate = |at: &Call| {
+        let theirs = lane(job, at.rank, false);
+        let place = theirs.calls.binary_search(at).ok()?;
+        // A rank that has not come to the collective ends with what it adds.
+        let same = |(a, b): &(&Token, &Token)| a.without_gap() == b.without_gap();
+        let back = own.tokens[..=end].iter().rev().zip(theirs.tokens[..=place].iter().rev());
+        let steps = back.take_while(same).count();
+        let (mine, usual) = match (steps, is_less) {
+            (0, true) => return None,
+            (_, true) => (end + 1 - steps, place.checked_sub(steps)?),
+            (_, false) => ((end + 1).checked_sub(steps + 1)?, place + 1 - steps.min(place + 1).max(1)),
+        };
+        let (one, lane) = if is_less { (usual, &theirs) } else { (mine, &own) };
+        let is_it = lane.tokens[one].group == count.kind;
+        // A call that only changes its place is behind the collective on one side.
+        let after =
+            |of: &Lane, from: usize| of.tokens[from + 1..].iter().map(Token::without_gap).collect::<Vec<_>>();
+        let (behind, theirs_behind) = (after(&own, end), after(&theirs, place));
+        let goes_on = behind.iter().zip(&theirs_behind).all(|(a, b)| a == b);
+        let side = if is_less { &behind } else { &theirs_behind };
+        let is_moved = !goes_on && side.iter().take(MIN_OPEN).any(|it| *it == lane.tokens[one].without_gap());
+        is_it.then(|| (steps, own.calls[mine], theirs.calls[usual], is_moved))
+    };
+    let (_, call, usual, is_moved) =
+        like.iter().take(MAX_COMPARED).filter_map(candidate).max_by_key(|it| it.0)?;
+    let how = match (is_moved, is_less) {
+        (true, _) => How::Reordered(2),
+        (false, true) => How::Skipped(by),
+        (false, false) => How::Added(by),
+    };
+    let like = like.iter().map(|it| it.rank).collect();
+    Some(Departure { call, usual, like, how, count: Some(count) })
 }
 
 /// Returns the positions up to which two lanes agree, and whether they differ there. Dumps without what has completed lack collectives, not the messages of
 /// batches: what is missing is told by the numbers of records.
 fn agreement(
     job: &Job<'_>,
-    (own, mut mine): (&Lane<'_>, usize),
-    (other, mut theirs): (&Lane<'_>, usize),
+    (own, mut mine): (&Lane, usize),
+    (other, mut theirs): (&Lane, usize),
 ) -> ((usize, usize), bool) {
-    let is_active = |it: &Lane<'_>| job.records.log(it.calls[0].rank).is_some_and(|it| it.only_active);
+    let is_active = |it: &Lane| job.records.log(it.calls[0].rank).is_some_and(|it| it.only_active);
     let by_number = is_active(own) || is_active(other);
     while let (Some(a), Some(b)) = (own.calls.get(mine), other.calls.get(theirs)) {
         let (one, two) = (own.tokens[mine], other.tokens[theirs]);
         let numbers = (job.record(*a).number, job.record(*b).number);
-        let is_same = (one.0, one.1, one.2, one.3, one.4) == (two.0, two.1, two.2, two.3, two.4);
+        let is_same = one.without_gap() == two.without_gap();
         match numbers.0.cmp(&numbers.1) {
-            Ordering::Less if by_number && one.4.is_none() => mine += 1,
-            Ordering::Greater if by_number && two.4.is_none() => theirs += 1,
+            Ordering::Less if by_number && one.peer.is_none() => mine += 1,
+            Ordering::Greater if by_number && two.peer.is_none() => theirs += 1,
             Ordering::Equal | Ordering::Less | Ordering::Greater
                 if is_same && (!by_number || numbers.0 == numbers.1) =>
             {
@@ -321,13 +396,13 @@ fn agreement(
 }
 
 /// Returns what followed the calls before a position in earlier rounds: behind the longest run of calls that was made before.
-fn predicted<'j>(tokens: &[Token<'j>], at: usize) -> Option<Token<'j>> {
+fn predicted(tokens: &[Token], at: usize) -> Option<Token> {
     earlier(tokens, at, false).map(|it| tokens[it])
 }
 
 /// Returns where the call before a position was made last, if one call always followed it, twice at least. Without stacks, calls of several places
 /// look alike.
-fn always(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
+fn always(job: &Job<'_>, lane: &Lane, at: usize) -> Option<usize> {
     let (tokens, before) = (&lane.tokens, at.checked_sub(1)?);
     if !job.records.log(lane.calls.first()?.rank)?.has_stacks {
         return None;
@@ -339,7 +414,7 @@ fn always(job: &Job<'_>, lane: &Lane<'_>, at: usize) -> Option<usize> {
 }
 
 /// Returns the position of the call that `predicted` returns. The begin of a whole log is one of a round.
-fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
+fn earlier(tokens: &[Token], at: usize, is_whole: bool) -> Option<usize> {
     let last = tokens[..at].last()?;
     let runs = (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT).map(|end| {
         let pairs = tokens[..end].iter().rev().zip(tokens[..at].iter().rev());
@@ -361,10 +436,9 @@ fn earlier(tokens: &[Token<'_>], at: usize, is_whole: bool) -> Option<usize> {
 }
 
 /// Determines how the calls of a rank from a position on differ from those of another one.
-fn how<'j>(job: &Job<'_>, (own, at): (&Lane<'j>, usize), (theirs, place): (&Lane<'j>, usize)) -> How {
+fn how(job: &Job<'_>, (own, at): (&Lane, usize), (theirs, place): (&Lane, usize)) -> How {
     // A log that ends goes on as in earlier rounds.
-    let without_gaps =
-        |of: &[Token<'j>]| of.iter().map(|it| (it.0, it.1, it.2, it.3, it.4, 1)).collect::<Vec<_>>();
+    let without_gaps = |of: &[Token]| of.iter().map(Token::without_gap).collect::<Vec<_>>();
     let mut theirs_on = theirs.tokens.clone();
     while theirs_on.len() < place + MAX_AHEAD
         && let Some(next) = predicted(&theirs_on, theirs_on.len())
@@ -374,12 +448,12 @@ fn how<'j>(job: &Job<'_>, (own, at): (&Lane<'j>, usize), (theirs, place): (&Lane
     let (a, b) = (without_gaps(&own.tokens[at..]), without_gaps(&theirs_on[place..]));
     let (a, b) = (a.as_slice(), b.as_slice());
     // The number of calls that agree, if it is all that there are and at least one.
-    let agree = |a: &[Token<'_>], b: &[Token<'_>]| {
+    let agree = |a: &[Token], b: &[Token]| {
         let count = a.iter().zip(b).take_while(|(a, b)| a == b).count();
         (count > 0 && count == a.len().min(b.len())).then_some(count)
     };
-    let tail = |of: &'_ [Token<'_>], from: usize| from.min(of.len());
-    if (a[0].1, a[0].2, a[0].4) == (b[0].1, b[0].2, b[0].4) && a[0].0 != b[0].0 {
+    let tail = |of: &[Token], from: usize| from.min(of.len());
+    if (a[0].site, a[0].group, a[0].peer) == (b[0].site, b[0].group, b[0].peer) && a[0].key != b[0].key {
         let kind = |it: Call| job.records.signature(job.record(it).signature);
         let [mine, usual] = [own.calls[at], theirs.calls[place]].map(kind);
         let goes_on = a.len() == 1 || b.len() == 1 || agree(&a[1..], &b[1..]).is_some();
@@ -416,8 +490,8 @@ fn how<'j>(job: &Job<'_>, (own, at): (&Lane<'j>, usize), (theirs, place): (&Lane
 }
 
 /// Whether two calls at one place of the program are of other groups or peers.
-fn is_moved(one: &Token<'_>, other: &Token<'_>) -> bool {
-    (one.0, one.1) == (other.0, other.1) && one.1 != 0 && one != other
+fn is_moved(one: &Token, other: &Token) -> bool {
+    (one.key, one.site) == (other.key, other.site) && one.site != 0 && one != other
 }
 
 /// Whether the rank takes part in something that does not proceed, in one of the groups of the two calls.

@@ -404,6 +404,18 @@ fn replaced(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
     if follows_before(job, reference, job.token(b), job.token(a), seq) {
         return How::SkippedByHistory;
     }
+    // Its last call repeats the one before, which the other member never does.
+    let repeats = |it: Call| {
+        let is_one =
+            |a: Call, b: Call| job.token(a) == job.token(b) && job.record(a).group == job.record(b).group;
+        job.before(it).is_some_and(|before| is_one(before, it) && is_one(it, a))
+    };
+    let count = job.records.log(b.rank).map_or(0, |it| it.records.len() as u32);
+    let is_usual = (1..count).any(|at| repeats(Call { rank: b.rank, at }));
+    let has_place = !job.records.stack(job.record(a).stack).frames.is_empty();
+    if repeats(a) && job.last_seq(mine) == Some(seq) && has_place && !is_usual {
+        return How::Added(1);
+    }
     if !is_one_function(job, a, b) || is_one_place(job, (reference, b), (mine, a), seq) == Some(false) {
         return How::Other;
     }

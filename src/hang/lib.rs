@@ -39,6 +39,7 @@ mod archive;
 mod batch;
 mod blame;
 mod cause;
+mod census;
 mod crossed;
 mod departure;
 pub mod diagnostics;

@@ -10,8 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     agreement::{self, Key},
-    record::{Batch, GroupId, GroupStatus, Kind, Peer, Rank, Record, Records, SignatureId},
-    site::program_frame,
+    record::{Batch, GroupId, GroupStatus, Kind, Peer, Rank, RankLog, Record, Records, SignatureId, StackId},
+    site::{is_autograd, program_frame},
 };
 
 /// A call: a rank, and the position of the record in its log.
@@ -102,6 +102,10 @@ pub(crate) struct Job<'r> {
     keys: Vec<Key>,
     /// The place in the program of each stack: equal numbers, equal places.
     sites: Vec<u32>,
+    /// Whether autograd issues the calls of each stack.
+    autograd: Vec<bool>,
+    /// The description and the number of members of each group: equal numbers, equal ones.
+    kinds: Vec<u32>,
 }
 
 impl<'r> Job<'r> {
@@ -166,7 +170,17 @@ impl<'r> Job<'r> {
             alone: alone(records),
             places: places(records),
             keys: agreement::keys(records),
-            sites: sites(records),
+            sites: numbered(0..records.stacks.len(), |at| {
+                program_frame(records, StackId(at as u32)).map(|it| {
+                    let frame = records.stacks[at].frames[it];
+                    (frame.file, frame.line)
+                })
+            }),
+            autograd: (0..records.stacks.len()).map(|it| is_autograd(records, StackId(it as u32))).collect(),
+            kinds: numbered(0..records.groups.len(), |at| {
+                let group = &records.groups[at];
+                (&group.description, group.members.as_ref().map_or(0, Vec::len))
+            }),
         };
         job.find_heads();
         job
@@ -257,6 +271,11 @@ impl<'r> Job<'r> {
         self.queues.binary_search_by_key(&group, |it| it.group).ok().map(|at| &self.queues[at])
     }
 
+    /// Returns the groups of a rank.
+    pub(crate) fn groups_of(&self, log: &'r RankLog) -> impl Iterator<Item = GroupId> {
+        log.groups.iter().map(|it| *self.aliases.get(it).unwrap_or(it))
+    }
+
     pub(crate) fn record(&self, call: Call) -> &'r Record {
         // A call is made from a log of the records.
         &self.records.ranks[self.places[call.rank as usize] as usize].records[call.at as usize]
@@ -310,6 +329,22 @@ impl<'r> Job<'r> {
     pub(crate) fn token(&self, call: Call) -> (Key, u32) {
         let record = self.record(call);
         (self.keys[record.signature.index()], self.sites[record.stack.index()])
+    }
+
+    /// Whether autograd issues the call of a record, from a thread of its own.
+    pub(crate) fn is_autograd(&self, record: &Record) -> bool {
+        self.autograd[record.stack.index()]
+    }
+
+    /// Returns the number of the description and size of a group.
+    pub(crate) fn kind_of_group(&self, group: GroupId) -> u32 {
+        self.kinds[group.index()]
+    }
+
+    /// Returns the description of the groups with a number of `kind_of_group`.
+    pub(crate) fn description_of_kind(&self, kind: u32) -> &'r str {
+        let at = self.kinds.iter().position(|it| *it == kind).unwrap_or_default();
+        &self.records.groups[at].description
     }
 
     pub(crate) fn has_dump(&self, rank: Rank) -> bool {
@@ -397,16 +432,10 @@ fn world(records: &Records, unreadable: &[Rank]) -> Vec<Rank> {
     world.into_iter().collect()
 }
 
-fn sites(records: &Records) -> Vec<u32> {
+/// Numbers equal values alike.
+fn numbered<T: Eq + std::hash::Hash>(positions: std::ops::Range<usize>, of: impl Fn(usize) -> T) -> Vec<u32> {
     let mut numbers = FxHashMap::default();
-    let of = |at: usize| {
-        let stack = crate::record::StackId(at as u32);
-        program_frame(records, stack).map(|it| {
-            let frame = records.stacks[at].frames[it];
-            (frame.file, frame.line)
-        })
-    };
-    (0..records.stacks.len())
+    positions
         .map(|at| {
             let next = numbers.len() as u32;
             *numbers.entry(of(at)).or_insert(next)

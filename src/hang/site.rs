@@ -17,19 +17,25 @@ pub struct Site {
 
 /// Returns the place of a record's call, if its dump has stacks.
 pub fn site(records: &Records, record: &Record) -> Option<Site> {
-    let frames = &records.stack(record.stack).frames;
-    let own = frames.iter().position(|it| is_own(records, it));
-    let frame = frames[own.or_else(|| program_frame(records, record.stack))?];
-    let autograd = frames
-        .iter()
-        .take_while(|it| **it != frame)
-        .any(|it| records.name(it.file).contains("torch/autograd/"));
+    let frame = records.stack(record.stack).frames[named_frame(records, record.stack)?];
     Some(Site {
         file: records.name(frame.file).to_owned(),
         line: frame.line,
         function: records.name(frame.function).to_owned(),
-        autograd,
+        autograd: is_autograd(records, record.stack),
     })
+}
+
+/// Returns the position of the frame that is named as the place of a call.
+fn named_frame(records: &Records, stack: StackId) -> Option<usize> {
+    let own = records.stack(stack).frames.iter().position(|it| is_own(records, it));
+    own.or_else(|| program_frame(records, stack))
+}
+
+/// Whether autograd issues the calls of a stack.
+pub(crate) fn is_autograd(records: &Records, stack: StackId) -> bool {
+    let inner = &records.stack(stack).frames[..named_frame(records, stack).unwrap_or(0)];
+    inner.iter().any(|it| records.name(it.file).contains("torch/autograd/"))
 }
 
 /// Returns the callers of a record's call, innermost first: the frames outside PyTorch and the standard library, as

@@ -207,11 +207,16 @@ fn is_left_out(job: &Job<'_>, call: Call, other: Rank, partner: Option<Call>) ->
     }
     let record = job.record(call);
     let is_pair = job.records.group(record.group).members.as_ref().is_some_and(|it| it.len() == 2);
-    let is_known = match partner {
-        Some(it) => job.record(it).p2p_seq == record.p2p_seq,
-        None => job.enqueued(other, record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
+    // What a rank waits in first meets what its peer waits in first.
+    let is_first = |it: Call| {
+        let before = job.records.log(it.rank).map_or(&[][..], |log| &log.records[..it.at as usize]);
+        before.iter().all(|it| it.done)
     };
-    record.batch == Batch::Alone && !(is_pair && is_known)
+    let is_known = match partner {
+        Some(it) => is_pair && job.record(it).p2p_seq == record.p2p_seq || is_first(call) && is_first(it),
+        None => is_pair && job.enqueued(other, record.group).is_some_and(|it| it < i64::from(record.p2p_seq)),
+    };
+    record.batch == Batch::Alone && !is_known
 }
 
 /// Returns the first message of a rank in a batch of the group that has not finished, if it is of an earlier batch: batches run on the communicator of

@@ -430,12 +430,10 @@ const LONG: i64 = 10_000_000_000;
 fn unstarted(job: &Job<'_>, stall: &Stall) -> Vec<Rank> {
     let has_started = |it: &&Call| job.record(**it).started != 0;
     // Of a message, the other side may have completed it from a buffer.
-    let shows_starts =
-        |it: &Call| job.records.log(it.rank).is_some_and(|it| it.records.iter().any(|it| it.started != 0));
+    let shows_starts = || job.records.ranks.iter().flat_map(|it| &it.records).any(|it| it.started != 0);
     let is_half =
         matches!(stall.place, Place::Pair { .. }) && stall.absent.is_empty() && stall.waiting.len() == 1;
-    let others_started =
-        stall.waiting.iter().any(|it| has_started(&it)) || is_half && stall.waiting.iter().all(shows_starts);
+    let others_started = stall.waiting.iter().any(|it| has_started(&it)) || is_half && shows_starts();
     if !others_started {
         return Vec::new();
     }

@@ -4,7 +4,7 @@ use grammar::{codes::Code, count_text};
 
 use super::{Finding, callers_note, in_order_of_lines, label};
 use crate::{
-    departure::Departure,
+    departure::{Count, Departure},
     divergence::How,
     queues::Job,
     record::Peer,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
-    let Departure { call, usual, like, how } = found;
+    let Departure { call, usual, like, how, count } = found;
     let rank = call.rank;
     let (others, they) = match like.as_slice() {
         [] => ("its earlier rounds".to_owned(), "they"),
@@ -32,7 +32,18 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
         1 => String::new(),
         _ => format!(", and {} {what} behind it", count_text(count as usize - 1, "call")),
     };
+    // Of one collective that the numbers of calls before it name, the calls that differ are not recorded.
+    let unseen = count.filter(|it| it.at == *call && job.key(*call) == job.key(*usual));
+    let of_count = |it: &Count| {
+        let (does, what) = if it.own < it.usual { ("skips", "call") } else { ("makes", "call more") };
+        format!(
+            "rank {rank} {does} {} in groups of the kind `{}`, compared with {others}, before the {mine}",
+            count_text(it.own.abs_diff(it.usual), what),
+            job.description_of_kind(it.kind),
+        )
+    };
     let message = match &in_order_of_lines(job, how, *call, *usual) {
+        _ if unseen.is_some() => unseen.iter().map(of_count).collect(),
         How::Skipped(count) => format!(
             "rank {rank} skips the {theirs}{} that {others} {}, and goes on to the {mine}",
             more(*count, "more"),
@@ -66,9 +77,18 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
             )
         }
     };
-    let mut notes = vec![format!(
-        "the calls of rank {rank} before it are those of {others}; what does not proceed now is a consequence"
-    )];
+    let mut notes = vec![match count {
+        Some(it) => format!(
+            "rank {rank} is named because it has made {} in groups of the kind `{}`, and the others {} when they came to the {}",
+            count_text(it.own, "call"),
+            job.description_of_kind(it.kind),
+            it.usual,
+            what_at(job, it.at)
+        ),
+        None => format!(
+            "the calls of rank {rank} before it are those of {others}; what does not proceed now is a consequence"
+        ),
+    }];
     notes.extend(callers_note(job, *call));
     Finding {
         code,

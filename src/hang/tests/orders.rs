@@ -95,18 +95,129 @@ fn groups_that_ranks_make_in_different_orders_are_named() {
 
 #[test]
 fn ranks_without_active_calls_are_late() {
-    // The dumps hold active calls only: what ranks 1 and 3 have completed is left out.
+    // The dumps hold active calls only: what ranks 1 and 3 have completed is left out. Groups of ranks 6 and 7 have the number of that of the others, and
+    // the description of another one.
     const EXPERTS: Group = ("7", "ep", &[0, 1, 2, 3, 4, 5]);
+    const DATA: [Group; 2] = [("8", "dp", &[0, 1, 2, 3, 4, 5]), ("9", "dp", &[6, 7])];
     let rank = |rank: u32| {
         let is_late = rank == 1 || rank == 3;
-        let mut open = call(EXPERTS, "all_to_all", 265, 9, false, 1000);
-        (open["record_id"], open["pg_id"]) = (json!(900), json!(4));
         let last = if is_late { 264 } else { 265 };
+        let (group, name) = if rank < 6 { (EXPERTS, "all_to_all") } else { (DATA[1], "all_gather") };
+        let mut open = call(group, name, 265, 9, false, 1000);
+        (open["record_id"], open["pg_id"]) = (json!(900), json!(4));
         let status = json!({"4": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": 264}});
         (if is_late { Vec::new() } else { vec![open] }, status)
     };
-    let found = explained(|_| vec![EXPERTS], (0..6).map(rank).collect());
+    let groups = |rank| if rank < 6 { vec![EXPERTS, DATA[0]] } else { vec![DATA[1]] };
+    let found = explained(groups, (0..8).map(rank).collect());
     assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0801", &[1, 3][..]));
+}
+
+/// Three ranks have started a call, and rank 1 has only issued it, behind calls that have completed.
+#[test]
+fn a_rank_on_which_a_call_has_not_started_is_named() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2, 3]);
+    let rank = |rank: u32| {
+        let mut calls: Vec<Value> =
+            (1..4).map(|seq| call(WORLD, "all_reduce", seq, 4, seq < 3, i64::from(seq) * 1000)).collect();
+        for it in calls.iter_mut().take(if rank == 1 { 2 } else { 3 }) {
+            it["time_discovered_started_ns"] = json!(it["time_created_ns"].as_i64().unwrap_or(0) + 1);
+        }
+        (calls, json!({}))
+    };
+    let found = explained(|_| vec![WORLD], (0..4).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0802", &[1][..]));
+}
+
+/// A collective that completes at its time-out without a member was aborted.
+#[test]
+fn a_call_that_an_abort_has_completed_is_open() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2]);
+    let rank = |rank: u32| {
+        let count = if rank == 2 { 3 } else { 4 };
+        let mut calls: Vec<Value> =
+            (1..count).map(|seq| call(WORLD, "all_reduce", seq, 6, true, i64::from(seq) * 1000)).collect();
+        calls.iter_mut().for_each(|it| it["timeout_ms"] = json!(600_000));
+        if let Some(it) = calls.get_mut(2) {
+            it["time_discovered_completed_ns"] = json!(600_000_010_000_i64);
+        }
+        (calls, json!({}))
+    };
+    let found = explained(|_| vec![WORLD], (0..3).map(rank).collect());
+    assert!(found.is_hang, "{}", found.verdict());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("W0801", &[2][..]));
+}
+
+/// Of a pipeline, the oldest message that has not moved is the place, and not a later one of a clock that is behind.
+#[test]
+fn the_oldest_message_that_has_not_moved_is_the_place() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2]);
+    let message = |name: &str, number: u32, line: u32, is_done: bool, at: i64| {
+        let mut it = call(WORLD, name, 0, line, is_done, at);
+        (it["p2p_seq_id"], it["is_p2p"]) = (json!(number), json!(true));
+        it
+    };
+    let rank = |rank: u32| {
+        let calls = (1..6).map(|number: u32| {
+            let at = i64::from(number) * 1000 - i64::from(rank == 2) * 1_000_000;
+            match rank {
+                0 => message("send 0->1", number, 9, number < 5, at),
+                1 if number % 2 == 1 => message("recv 1<-0", number, 8, number < 4, at),
+                1 => message("send 1->2", number, 9, number < 4, at),
+                _ => message("recv 2<-1", number, 8, number < 2, at),
+            }
+        });
+        (calls.collect(), json!({}))
+    };
+    let found = explained(|_| vec![WORLD], (0..3).map(rank).collect());
+    let message = &found.findings[0].message;
+    assert!(message.starts_with("both ranks have made their side of send to rank 2"), "{message}");
+    assert!(found.findings[0].notes.contains(&"this is #2 from rank 1 to rank 2 in group 0".to_owned()));
+}
+
+/// Ring buffers have lost the messages of ranks 0 to 3, but `pg_status` counts them: rank 2 has made one less.
+#[test]
+fn a_rank_of_one_operation_less_than_its_like_is_named() {
+    const STAGES: [Group; 2] = [("1", "tp", &[0, 1, 2, 3]), ("2", "tp", &[4, 5, 6, 7])];
+    const PIPELINES: [Group; 4] =
+        [("3", "pp", &[0, 4]), ("4", "pp", &[1, 5]), ("5", "pp", &[2, 6]), ("6", "pp", &[3, 7])];
+    let of = |rank: u32| [STAGES[rank as usize / 4], PIPELINES[rank as usize % 4]];
+    let rank = |rank: u32| {
+        let [stage, pipeline] = of(rank);
+        let mut calls = vec![call(pipeline, "all_gather", 21, 6, true, 900)];
+        calls.extend((45..49).map(|seq| call(stage, "all_reduce", seq, 7, seq < 46, i64::from(seq) * 1000)));
+        for (at, it) in calls.iter_mut().enumerate() {
+            (it["record_id"], it["pg_id"]) = (json!(500 + at), json!(if at == 0 { 2 } else { 1 }));
+        }
+        let count = if rank == 2 { 20 } else { 21 };
+        let status = |last: u32| json!({"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": last});
+        let begin = if rank < 4 { 1 } else { 0 };
+        (calls.split_off(begin), json!({"1": status(48), "2": status(count)}))
+    };
+    let found = explained(|rank| of(rank).to_vec(), (0..8).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
+    let message = &found.findings[0].message;
+    assert!(
+        message.starts_with("rank 2 skips 1 call in groups of the kind `pp`, compared with ranks 0, 1 and 3"),
+        "{message}"
+    );
+}
+
+/// Gaps in sequence numbers cost nothing.
+#[test]
+fn gaps_of_sequence_numbers_take_no_time() {
+    const WORLD: Group = ("0", "default_pg", &[0, 1, 2]);
+    let rank = |rank: u32| {
+        let calls = (1..12).map(|at: u32| {
+            let name = if rank == 2 && at == 9 { "broadcast" } else { "all_reduce" };
+            call(WORLD, name, if at < 9 { at } else { 550_000_000 + at }, 4, at < 9, i64::from(at) * 1000)
+        });
+        (calls.collect(), json!({}))
+    };
+    let begin = std::time::Instant::now();
+    let found = explained(|_| vec![WORLD], (0..3).map(rank).collect());
+    assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
+    assert!(begin.elapsed().as_secs() < 2, "it took {:?}", begin.elapsed());
 }
 
 #[test]

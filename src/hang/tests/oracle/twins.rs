@@ -35,7 +35,7 @@ fn is_twin(job: &Job, shown: &[Option<Vec<Record>>], other: &Faulty) -> bool {
     let times = execute(&other.program, &job.settings, other.broken);
     // Ranks that differ are found early if those of the fault come first.
     let ranks = [other.rank, job.made.rank].into_iter().chain(0..shown.len());
-    ranks.into_iter().all(|rank| comparable(&job.log_of(other, &times, rank)) == shown[rank])
+    ranks.into_iter().all(|rank| comparable(job, &job.log_of(other, &times, rank)) == shown[rank])
 }
 
 /// Twins of faults that leave calls as they are: of any rank, where its records end or its first calls are open.
@@ -47,7 +47,7 @@ fn stuck(job: &Job) -> Twins {
         found.other_rank = Some((Fault::Healthy, made.rank));
         return found;
     }
-    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(comparable).collect();
+    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(|it| comparable(job, it)).collect();
     let times = execute(&made.program, &job.settings, made.broken);
     let first = [made.rank].into_iter().chain((0..shown.len()).filter(|&it| it != made.rank));
     for rank in first {
@@ -75,7 +75,7 @@ fn stuck(job: &Job) -> Twins {
 fn edited(job: &Job) -> Twins {
     let made = &job.made;
     let mut found = Twins::default();
-    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(comparable).collect();
+    let shown: Vec<Option<Vec<Record>>> = job.logs.iter().map(|it| comparable(job, it)).collect();
     // The same edit on all ranks but one, which is seen only if two ranks make the call.
     let Step::Call(wanted) = &job.program.ranks[made.rank][made.at] else { return found };
     let is_alike = |it: &Call| it.line == wanted.line;
@@ -143,8 +143,11 @@ fn edited(job: &Job) -> Twins {
     found
 }
 
-fn comparable(log: &Option<Log>) -> Option<Vec<Record>> {
-    log.as_ref().map(|it| it.records.iter().map(Record::without_times).collect())
+/// What of a dump is compared. That of `_dump_nccl_trace_json` has no stacks, so that lines are no part of it.
+fn comparable(job: &Job, log: &Option<Log>) -> Option<Vec<Record>> {
+    let shown =
+        |it: &Record| Record { line: if job.writing.has_frames { it.line } else { 0 }, ..it.without_times() };
+    log.as_ref().map(|it| it.records.iter().map(shown).collect())
 }
 
 /// Returns the steps of a rank that may hang: its first calls that have not completed, and the end of what it has issued.
