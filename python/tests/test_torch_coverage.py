@@ -299,6 +299,41 @@ def test_ranks_of_a_model_of_dtensors_are_traced_once(monkeypatch):
     assert len(traced) == 1 and program.note is None and not program.opaque
 
 
+class Wide(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.up, self.down, self.scale = nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False), scale
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu()) * self.scale
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_equal_layers_of_dtensors_are_traced_once(monkeypatch, grad):
+    found = []
+
+    def build(rank, scales):
+        model, mesh = nn.Sequential(*map(Wide, scales)).requires_grad_(grad), init_device_mesh("cpu", (2,))
+        for number, layer in enumerate(model):
+            shard = Shard(-1) if number < 5 else Replicate()
+            plan = {"up": ColwiseParallel(output_layouts=shard), "down": RowwiseParallel(input_layouts=shard)}
+            parallelize_module(layer, mesh, plan)
+        calls = hir.torch._equal_ranks.calls_of(model, (X[:, :4],), "forward").calls
+        found.append([number - 1 for number, call in enumerate(calls[1:], 1) if isinstance(call[0], int)])
+        return model, (X[:, :4],)
+
+    def program():
+        return hir.torch.capture_ranks(lambda rank: build(rank, (1, 1, 1, 2, 1, 1)), 2)
+
+    once = program()
+    # The input of the first layer has values. The fourth one has another scale, and the last one another placement.
+    assert once.note is None and [len(it) for it in found] == [2] * len(found)
+    other = hir.torch.capture_ranks(lambda rank: build(rank, (1, 1, 1, 2 if rank else 1, 1, 1)), 2)
+    assert other.text.count("rank == 0") > once.text.count("rank == 0")
+    monkeypatch.setattr(hir.torch._layers, "FEWEST", 99)
+    assert program().text == once.text and found[-1] == []
+
+
 def test_operands_and_parts_of_each_rank():
     def step(rank, x):
         parts = (fc.all_gather_tensor(x, 0, dist.group.WORLD) @ W).unbind()

@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 from ._decomposed import decompositions
 from ._fx import graph_of, loses_transfers, process_groups, this_rank, to_numpy
 from ._graph import Graph, TorchImportError, TransferOrder
-from ._layers import traced_once
+from ._layers import traced_once, with_bodies
 from ._pairing import graphs_of_all_ranks
 from ._program import TorchProgram, from_graphs
 
@@ -219,8 +219,10 @@ def _captured(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
             raise TorchImportError(
                 f"PyTorch captures no sends and receives of functions with gradients; capture `{name}` without (torch.no_grad)"
             )
+        if any(type(it) not in (torch.Tensor, torch.nn.Parameter) and isinstance(it, torch.Tensor) for it in inputs):
+            module = with_bodies(module)
         forward = captured if direction == "forward" else unchanged
-        return aot_module_simplified(
+        compiled = aot_module_simplified(
             module,
             inputs,
             fw_compiler=forward,
@@ -228,6 +230,9 @@ def _captured(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
             inference_compiler=forward,
             decompositions=decompositions(),
         )
+        # The graph is called once. Dynamo fails to compare the objects that layers share with those of another call.
+        torch._guards.TracingContext.get().guards_context.dynamo_guards.inner.clear()
+        return compiled
 
     try:
         results = torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)

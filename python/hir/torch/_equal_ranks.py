@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
@@ -10,6 +11,9 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._alike import UnknownObjectError, Walk
+from ._layers import marked
 
 
 class _UnknownError(Exception):
@@ -48,13 +52,17 @@ def calls_of(function: Callable[..., Any], args: Sequence[Any], direction: str) 
 
 
 def _run(function: Callable[..., Any], args: Sequence[Any], direction: str, recorder: _Recorder) -> None:
-    with recorder:
+    with marked(function, recorder.once), recorder:
         results, structure = pytree.tree_flatten(function(*args))
         recorder.calls.append((str(structure), [recorder.token(it) for it in results]))
         if direction == "backward":
             wanted = [it.sum() for it in results if isinstance(it, torch.Tensor) and it.requires_grad]
             leaves = [it for it in recorder.given if it.requires_grad and it.is_leaf]
             torch.autograd.grad(wanted, leaves, [torch.ones_like(it) for it in wanted], allow_unused=True)
+
+
+def _storage(tensor: Any) -> int:
+    return int(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
 
 
 def _identity(tensor: Any) -> tuple[Any, ...]:
@@ -68,6 +76,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.calls: list[Any] = []
         self.given: list[Any] = []
         self._numbers: dict[Any, int] = {}
+        #: Layers that have run: their numbers and results.
+        self._layers: dict[Any, tuple[int, list[Any], Any]] = {}
         #: While they live, no other tensor has their identity.
         self._tensors: list[Any] = []
 
@@ -82,6 +92,29 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         result = operator(*args, **(kwargs or {}))
         self.calls.append((operator, before, [self.token(it) for it in pytree.tree_leaves(result)]))
         return result
+
+    def once(self, forward: Any) -> Any:
+        """Makes the function of a layer one that runs once for layers that call the same: the others have copies of its results."""
+
+        @functools.wraps(forward)
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            walk = Walk(self, run)
+            try:
+                key = walk.of((torch.is_grad_enabled(), torch.is_autocast_enabled(), forward, module, args, kwargs))
+            except UnknownObjectError:
+                return forward(module, *args, **kwargs)
+            if key in self._layers:
+                number, leaves, structure = self._layers[key]
+                self.calls.append((number, [self.token(it) for it in walk.tensors]))
+                return pytree.tree_unflatten([it.clone() if isinstance(it, torch.Tensor) else it for it in leaves], structure)
+            result = forward(module, *args, **kwargs)
+            leaves, structure = pytree.tree_flatten(result)
+            given = {_storage(it) for it in walk.tensors}
+            if all(isinstance(it, FakeTensor) and _storage(it) not in given for it in leaves):
+                self._layers[key] = len(self._layers), leaves, structure
+            return result
+
+        return run
 
     def token(self, it: Any) -> Any:
         """What is equal on equal ranks."""
