@@ -289,7 +289,7 @@ impl<'a> Call<'a> {
 
     /// Returns a result of the operator as it is rounded to the type of the result.
     fn of_type(&self, it: Element) -> Element {
-        self.algebra.renamed(it, self.algebra.drawn(&self.algebra.forms, (self.of.stmt.op, self.to, it.form)))
+        self.algebra.renamed(it, self.algebra.rounded_form((self.of.stmt.op, self.to, it.form)))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -318,7 +318,6 @@ impl<'a> Call<'a> {
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
                 let quotient = algebra.reciprocal(*b, self.constants[1].is_some());
-                algebra.recorder.iter().for_each(|it| it.borrow_mut().divides(quotient.form, a.form));
                 algebra.product(*a, quotient)
             }
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
@@ -356,9 +355,7 @@ impl<'a> Call<'a> {
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         require(a.len() == b.len() && (biases.is_empty() || !is_partial), MISFIT)?;
         let product = self.algebra.dot(&a, &b);
-        // A bias is added before the product is rounded to the type of the result.
-        let biased = |it| self.of_type(self.algebra.sum(&[product, it]));
-        let result = bias.map_or(product, biased);
+        let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
         let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
         Ok(self.narrowed(result))
     }

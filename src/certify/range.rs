@@ -94,24 +94,22 @@ pub(crate) enum Made {
     Input(usize),
     Number(f64),
     /// A sum of products.
-    Products(Vec<[u64; 2]>),
+    Products(Vec<[Form; 2]>),
     /// One of these.
-    Selected(Vec<u64>),
+    Selected(Vec<Form>),
     /// By an operator, in a type.
-    By(Op, DType, Vec<u64>),
+    By(Op, DType, Vec<Form>),
 }
 
 /// All elements that were computed in a run.
 #[derive(Default)]
 pub(crate) struct Recorder {
     /// By form: its number, in the order of computation, and a range that it has where it is finite.
-    known: FxHashMap<u64, (usize, Bounds)>,
-    made: Vec<(u64, Made)>,
+    known: FxHashMap<Form, (usize, Bounds)>,
+    made: Vec<(Form, Made)>,
     operands: usize,
-    /// By quotient of 1: what it multiplies.
-    dividends: FxHashMap<u64, FxHashSet<u64>>,
     /// By limit of numbers: what has to be below it.
-    limited: FxHashMap<u64, (f64, FxHashSet<u64>)>,
+    limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
     /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
     is_coarse: bool,
     has_half: bool,
@@ -120,14 +118,14 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Records an element unless it is known, or an operand is not.
-    pub(crate) fn record(&mut self, form: u64, made: Made) {
-        let range = |it: &u64| self.known.get(it).map(|it| it.1);
+    pub(crate) fn record(&mut self, form: Form, made: Made) {
+        let range = |it: &Form| self.known.get(it).map(|it| it.1);
         let hull = |a: Bounds, b: Bounds| Bounds::new(a.low.min(b.low), a.high.max(b.high));
         let (count, range) = match &made {
             Made::Input(_) => (1, Some(FINITE)),
             Made::Number(it) => (1, it.is_finite().then_some(Bounds::new(*it, *it))),
             Made::Products(terms) => {
-                let term = |[a, b]: &[u64; 2]| {
+                let term = |[a, b]: &[Form; 2]| {
                     let product = range(a)?.times(range(b)?);
                     Some(if a == b { product.meet(Bounds::new(0.0, f64::MAX)) } else { product })
                 };
@@ -153,11 +151,7 @@ impl Recorder {
         self.made.push((form, made));
     }
 
-    pub(crate) fn divides(&mut self, quotient: u64, dividend: u64) {
-        self.dividends.entry(quotient).or_default().insert(dividend);
-    }
-
-    pub(crate) fn limit(&mut self, limit: u64, value: u64, most: f64) {
+    pub(crate) fn limit(&mut self, limit: Form, value: Form, most: f64) {
         self.limited.entry(limit).or_insert((most, FxHashSet::default())).1.insert(value);
     }
 
@@ -167,11 +161,11 @@ impl Recorder {
         self.has_bytes |= of.is_some_and(|it| it.class() == Class::SmallFloat);
     }
 
-    /// Returns the conditions on the inputs, by their names, on which all of these faults are finite; `None` if they are not known. Inputs have at
-    /// most this magnitude.
+    /// Returns the conditions on the inputs, by their names, on which all of these faults are finite, and at most this magnitude as the inputs
+    /// are; `None` if they are not known.
     pub(crate) fn conditions(
         &self,
-        faults: &BTreeSet<u64>,
+        faults: &BTreeSet<Form>,
         inputs: &[String],
         magnitude: f64,
     ) -> Option<Vec<String>> {
@@ -186,18 +180,7 @@ impl Recorder {
                 limited.iter().try_for_each(|it| self.need(&mut needs, *it, within(*most)))?;
                 continue;
             }
-            let mut most = LARGEST;
-            for dividend in self.dividends.get(fault).into_iter().flatten() {
-                let known = self.known.get(dividend)?.1;
-                let largest = known.low.abs().max(known.high.abs());
-                most = most.min(if largest < 1e9 { LARGEST / largest.max(1.0) } else { LARGEST.sqrt() });
-                self.need(
-                    &mut needs,
-                    *dividend,
-                    if largest < 1e9 { FINITE } else { within(LARGEST.sqrt()) },
-                )?;
-            }
-            self.need(&mut needs, *fault, within(most))?;
+            self.need(&mut needs, *fault, within(if magnitude < 1.0 { LARGEST } else { magnitude }))?;
         }
         while let Some((at, need)) = needs.pop_last() {
             let (value, made) = &self.made[at];
@@ -227,7 +210,7 @@ impl Recorder {
         Some(shown.collect::<Option<Vec<_>>>()?.concat())
     }
 
-    fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: u64, need: Bounds) -> Option<()> {
+    fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: Form, need: Bounds) -> Option<()> {
         let at = self.known.get(&value)?.0;
         // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
         let need = if self.has_half { need.in_half() } else { need };
@@ -239,12 +222,12 @@ impl Recorder {
     fn need_terms(
         &self,
         needs: &mut BTreeMap<usize, Bounds>,
-        terms: &[[u64; 2]],
+        terms: &[[Form; 2]],
         need: Bounds,
     ) -> Option<()> {
-        let range = |it: u64| self.known.get(&it).map_or(FINITE, |it| it.1);
-        let number = |it: u64| Some(range(it).low).filter(|low| *low == range(it).high);
-        let known = |[a, b]: &[u64; 2]| Some(number(*a)? * number(*b)?);
+        let range = |it: Form| self.known.get(&it).map_or(FINITE, |it| it.1);
+        let number = |it: Form| Some(range(it).low).filter(|low| *low == range(it).high);
+        let known = |[a, b]: &[Form; 2]| Some(number(*a)? * number(*b)?);
         let sum: f64 = terms.iter().filter_map(known).sum();
         let rest: Vec<_> = terms.iter().filter(|it| known(it).is_none()).collect();
         // Several terms that are not 0 together are positive together.
@@ -258,7 +241,7 @@ impl Recorder {
         }
         for &&[a, b] in &rest {
             let (one, other) = if number(a).is_some() { (b, a) } else { (a, b) };
-            let is_within = |it: u64| range(it).low >= 0.0 && range(it).high < 1e9;
+            let is_within = |it: Form| range(it).low >= 0.0 && range(it).high < 1e9;
             match number(other) {
                 // The product of 0 and a number.
                 Some(0.0) if part.least == 0.0 && part.has(Bounds::new(0.0, 0.0)) => {
