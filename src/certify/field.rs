@@ -267,15 +267,17 @@ impl Algebra {
 
     /// Returns the reciprocal: of a constant by Fermat's theorem, else an unknown function. That of 0 is opaque.
     pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
-        if !is_constant || it.value == 0 || it.is_opaque() {
+        let number = self.number(&it).filter(|_| !it.is_opaque());
+        if !is_constant && number.is_none_or(f64::is_nan) || it.value == 0 || it.is_opaque() {
             let unknown = self.partial(self.apply("reciprocal", &[it]), "division");
             self.record(unknown.form, || Made::By(Op::Reciprocal, DType::Float, vec![it.form]));
             return if it.value == 0 { unknown.opaque() } else { unknown };
         }
         self.divisors.borrow_mut().insert(it.value);
         let value = power(it.value, self.prime - 2, self.prime);
-        if let Some(number) = self.number(&it) {
+        if let Some(number) = number {
             self.record([value; 2], || Made::Number(number.recip()));
+            self.numbers.borrow_mut().entry([value; 2]).or_insert(exact(number.recip(), DType::Float));
         }
         Element { logarithm: -it.logarithm, ..Element::number(value, 0) }
     }

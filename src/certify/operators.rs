@@ -183,7 +183,7 @@ impl<'a> Call<'a> {
             ) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
-            _ if !self.is_exact => Err(CONVERTS.into()),
+            _ if !self.is_exact => self.unknown(index).map(Element::opaque),
             (Rule::Linear | Rule::Matmul | Rule::Embedding, _) => self.product(index),
             (Rule::Reduce, _) => {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
@@ -297,7 +297,15 @@ impl<'a> Call<'a> {
         let operand = |it: &Option<Element>| it.map_or_else(|| tensors.next().ok_or(MISFIT)?.only(index), Ok);
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            let converted = self.converted(algebra.combine(how, &operands, self.to));
+            // Beside a NaN, `fmax` gives the infinity.
+            let is_neutral = |it: &Operand| match it {
+                Operand::Scalar(it) if matches!(stmt.op, Op::Max | Op::Min) => {
+                    self.of.value(*it).is_ok_and(|it| how.is_neutral(it, self.to))
+                }
+                Operand::Scalar(_) | Operand::Tensor(_) | Operand::Stream(_) => false,
+            };
+            let kept = operands.iter().zip(&stmt.args).filter(|it| !is_neutral(it.1)).map(|it| *it.0);
+            let converted = self.converted(algebra.combine(how, &kept.collect::<Vec<_>>(), self.to));
             let is_half = self.converted_types().all(|it| it == Some(DType::Half));
             return Ok(if is_half { algebra.in_range(converted, self.to) } else { converted });
         }

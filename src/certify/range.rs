@@ -185,7 +185,7 @@ impl Recorder {
         while let Some((at, need)) = needs.pop_last() {
             let (value, made) = &self.made[at];
             let range = self.known.get(value)?.1;
-            if need.is_empty() {
+            if need.meet(range).is_empty() {
                 return None;
             }
             // What holds for every finite value needs only that.
@@ -195,7 +195,7 @@ impl Recorder {
                 Made::Number(it) => need.has(Bounds::new(*it, *it)).then_some(())?,
                 Made::Selected(all) => all.iter().try_for_each(|it| self.need(&mut needs, *it, need))?,
                 Made::Products(terms) => self.need_terms(&mut needs, terms, need)?,
-                Made::By(_, to, _) if to.class() == Class::Bool => {}
+                Made::By(_, to, _) if to.class() == Class::Bool => need.has(TRUTH).then_some(())?,
                 Made::By(op, to, all) => {
                     let number = |at: usize| {
                         let range = self.known.get(all.get(at)?)?.1;
@@ -232,7 +232,8 @@ impl Recorder {
         let rest: Vec<_> = terms.iter().filter(|it| known(it).is_none()).collect();
         // Several terms that are not 0 together are positive together.
         let is_shared = need.least > 0.0 && (rest.len() > 1 || sum != 0.0);
-        let low = if is_shared { need.low.max(if sum == 0.0 { 0.0 } else { need.least }) } else { need.low };
+        let rounded = need.least.max(1e-6 * sum.abs());
+        let low = if is_shared { need.low.max(if sum == 0.0 { 0.0 } else { rounded }) } else { need.low };
         let least = if is_shared && sum != 0.0 { 0.0 } else { need.least };
         let count = rest.len().max(1) as f64;
         let part = Bounds { low: (low - sum) / count, high: (need.high - sum) / count, least };
@@ -352,6 +353,7 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { LARGEST };
             Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
         }
+        Op::Reciprocal if high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
         Op::Reciprocal if low < 0.0 => {
             let most = if is_free { LARGEST } else { least.recip() };
             Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
@@ -360,7 +362,7 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             let most = if low.max(least) > 0.0 { low.max(least).recip() } else { LARGEST };
             Some(Bounds { low: 0.0, high: most, least: high.recip().max(NORMAL) })
         }
-        Op::Pow => {
+        Op::Pow if high > 0.0 => {
             let exponent = number.filter(|it| *it != 0.0 && is_free)?;
             let (of_low, of_high) = (low.max(0.0).powf(exponent.recip()), high.powf(exponent.recip()));
             if exponent > 0.0 {
