@@ -51,7 +51,8 @@ impl Bounds {
 
     /// Returns the factors by which a number gives these.
     fn over(self, factor: f64) -> Self {
-        let (low, high) = (self.low / factor, self.high / factor);
+        // A zero is positive, as its reciprocal is then.
+        let (low, high) = (self.low / factor + 0.0, self.high / factor + 0.0);
         let least = if factor.abs() < 1.0 && self.least > 0.0 { self.least.max(NORMAL) } else { self.least };
         let least = if least <= LEAST { least } else { least / factor.abs() };
         Self { low: low.min(high), high: low.max(high), least }.meet(FINITE)
@@ -353,7 +354,7 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { LARGEST };
             Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
         }
-        Op::Reciprocal if high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
+        Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
         Op::Reciprocal if low < 0.0 => {
             let most = if is_free { LARGEST } else { least.recip() };
             Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
