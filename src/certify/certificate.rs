@@ -62,7 +62,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     claim.magnitude = f64::INFINITY;
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
     // `finite` are the faults that a run which records them takes for finite.
-    let evaluate = |run: u32, finite: Option<&BTreeSet<u64>>| {
+    let evaluate = |run: u32, finite: Option<&BTreeSet<Form>>| {
         let algebra = Algebra::new(key.wrapping_add(run.into()), finite);
         // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
         let input = |(number, len)| {
@@ -132,7 +132,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
 struct Differing {
     /// Why the first output is not certified.
     refusal: Option<Box<Diagnostic>>,
-    faults: BTreeSet<u64>,
+    faults: BTreeSet<Form>,
 }
 
 impl Claim {
@@ -192,7 +192,7 @@ fn compare(
             let (equal, others): (Vec<_>, Vec<_>) =
                 faulty.iter().map(|it| it.1).partition(|(a, b)| a.value == b.value);
             let faults = equal.iter().flat_map(|(a, b)| algebra.sets.borrow().difference(a.faults, b.faults));
-            let faults: BTreeSet<u64> = faults.collect();
+            let faults: BTreeSet<Form> = faults.collect();
             // The numbers of faults are random: of their names, the first in the alphabet is the same in each run.
             let (code, rest) = match faults.iter().map(|it| algebra.sets.borrow().name(*it)).min() {
                 _ if !others.iter().all(is_unknown) => (DIFFERENT.0, DIFFERENT.1.to_owned()),

@@ -18,16 +18,16 @@ const MOST: usize = 1 << 14;
 
 /// All sets of one run.
 pub(crate) struct FaultSets {
-    sets: Vec<Rc<[u64]>>,
-    numbers: FxHashMap<Rc<[u64]>, Faults>,
+    sets: Vec<Rc<[Form]>>,
+    numbers: FxHashMap<Rc<[Form]>, Faults>,
     unions: FxHashMap<Vec<Faults>, Faults>,
     /// The operators whose values are faults.
-    names: FxHashMap<u64, &'static str>,
+    names: FxHashMap<Form, &'static str>,
 }
 
 impl Default for FaultSets {
     fn default() -> Self {
-        let none: Rc<[u64]> = Rc::new([]);
+        let none: Rc<[Form]> = Rc::new([]);
         let numbers = FxHashMap::from_iter([(none.clone(), Faults(0))]);
         Self { sets: vec![none], numbers, unions: FxHashMap::default(), names: FxHashMap::default() }
     }
@@ -35,7 +35,7 @@ impl Default for FaultSets {
 
 impl FaultSets {
     /// Returns the set of one fault. `value` identifies it; `name` is the operator.
-    pub(crate) fn one(&mut self, value: u64, name: &'static str) -> Faults {
+    pub(crate) fn one(&mut self, value: Form, name: &'static str) -> Faults {
         self.names.entry(value).or_insert(name);
         self.number(vec![value])
     }
@@ -58,14 +58,14 @@ impl FaultSets {
     }
 
     /// Returns the faults that only one of two sets has, or all if they are equal.
-    pub(crate) fn difference(&self, a: Faults, b: Faults) -> BTreeSet<u64> {
+    pub(crate) fn difference(&self, a: Faults, b: Faults) -> BTreeSet<Form> {
         let [one, other] = [a, b].map(|it| self.faults(it));
-        let differs = |it: &&u64| a == b || !(one.contains(it) && other.contains(it));
+        let differs = |it: &&Form| a == b || !(one.contains(it) && other.contains(it));
         one.iter().chain(other.iter()).filter(differs).copied().collect()
     }
 
     /// Returns the name of the operator of a fault; the hash of a large set has none.
-    pub(crate) fn name(&self, fault: u64) -> &'static str {
+    pub(crate) fn name(&self, fault: Form) -> &'static str {
         self.names.get(&fault).copied().unwrap_or("operator")
     }
 
@@ -74,18 +74,18 @@ impl FaultSets {
         self.faults(it).iter().any(|it| self.names.get(it).is_some_and(|own| *own == name))
     }
 
-    fn faults(&self, it: Faults) -> &Rc<[u64]> {
+    fn faults(&self, it: Faults) -> &Rc<[Form]> {
         &self.sets[it.0 as usize]
     }
 
-    fn number(&mut self, mut faults: Vec<u64>) -> Faults {
+    fn number(&mut self, mut faults: Vec<Form>) -> Faults {
         faults.sort_unstable();
         faults.dedup();
         if faults.len() > MOST {
             let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one(&faults);
-            faults = vec![digest];
+            faults = vec![[digest; 2]];
         }
-        let faults: Rc<[u64]> = faults.into();
+        let faults: Rc<[Form]> = faults.into();
         let next = Faults(self.sets.len() as u32);
         let number = *self.numbers.entry(faults.clone()).or_insert(next);
         if number == next {

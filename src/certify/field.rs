@@ -14,13 +14,16 @@ use super::*;
 /// Marks an element that is no number of the field. Arithmetic does not hold for it.
 const OPAQUE: u64 = 1 << 63;
 
+/// How an element is computed from rounded numbers: as a polynomial of inputs and of values of unknown functions, and as the same one with
+/// positive coefficients. Elements have one form if they are sums of the same products with the same signs, of which none has cancelled.
+pub(crate) type Form = [u64; 2];
+
 /// An element of the field, or an opaque one: an infinity, -0, a quotient by zero, what nothing has written, and what is computed from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
     pub(crate) value: u64,
-    /// How it is computed from rounded numbers: elements with the same form have the same bits. `form` makes it.
-    pub(crate) form: u64,
+    pub(crate) form: Form,
     pub(crate) size: u32,
     pub(crate) degree: u32,
     pub(crate) logarithm: f32,
@@ -38,7 +41,11 @@ impl Element {
     /// A number, an input or a value of an unknown function. A number has the degree 0.
     const fn number(value: u64, degree: u32) -> Self {
         let (signature, faults) = (Signature::FINITE, Faults::NONE);
-        Self { value, form: value, size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
+        Self { value, form: [value; 2], size: 1, degree, logarithm: 0.0, is_input: false, signature, faults }
+    }
+
+    fn parts(&self) -> [u64; 3] {
+        [self.value, self.form[0], self.form[1]]
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
@@ -133,44 +140,42 @@ pub(crate) struct Algebra {
     divisors: RefCell<FxHashSet<u64>>,
     /// The values of unknown functions, and what is compared with them.
     pub(crate) values: RefCell<FxHashSet<u64>>,
-    /// The random forms.
-    pub(crate) forms: RefCell<FxHashSet<u64>>,
     made_of: RefCell<Parts>,
     /// What depends on no input, by the form: the number, or NaN if it is not known.
-    numbers: RefCell<FxHashMap<u64, f64>>,
+    numbers: RefCell<FxHashMap<Form, f64>>,
     pub(crate) sets: RefCell<FaultSets>,
     /// The faults that are finite.
-    pub(crate) finite: BTreeSet<u64>,
+    pub(crate) finite: BTreeSet<Form>,
     /// How elements are computed, in a run that records it.
     pub(crate) recorder: Option<RefCell<Recorder>>,
 }
 
 impl Algebra {
     /// Makes the field of a key. A run records how elements are computed if it knows which faults are finite.
-    pub(crate) fn new(key: u64, finite: Option<&BTreeSet<u64>>) -> Self {
+    pub(crate) fn new(key: u64, finite: Option<&BTreeSet<Form>>) -> Self {
         let candidate = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
         let prime = (0..).map(candidate).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
-        let numbers = FxHashMap::from_iter([(0, 0.0), (1, 1.0), (prime - 1, -1.0)]);
+        let numbers = [([0; 2], 0.0), ([1; 2], 1.0), ([prime - 1, 1], -1.0)];
         let recorder = finite.map(|_| RefCell::default());
         let it = Self {
             prime,
             key,
-            numbers: numbers.into(),
+            numbers: RefCell::new(numbers.into_iter().collect()),
             magnitude: 127.0.into(),
             recorder,
             finite: finite.cloned().unwrap_or_default(),
             ..Self::default()
         };
-        for (form, number) in [(0, 0.0), (1, 1.0), (prime - 1, -1.0)] {
+        for (form, number) in numbers {
             it.record(form, || Made::Number(number));
         }
         it
     }
 
     /// Records how an element was computed.
-    pub(crate) fn record(&self, form: u64, made: impl FnOnce() -> Made) {
+    pub(crate) fn record(&self, form: Form, made: impl FnOnce() -> Made) {
         if let Some(it) = &self.recorder {
-            self.forms.borrow_mut().insert(form);
+            self.values.borrow_mut().insert(form[0]);
             it.borrow_mut().record(form, made());
         }
     }
@@ -183,11 +188,13 @@ impl Algebra {
             return self.apply("dot", &[a, b].concat());
         }
         let (signature, faults) = (self.signature_of_products(a, b), self.union(a.iter().chain(b)));
-        let (mut sum, mut size, mut degree, mut logarithm) = (0_u128, 0, 0, f32::MIN);
+        let (mut sums, mut size, mut degree, mut logarithm) = ([0_u128; 3], 0, 0, f32::MIN);
         for (a, b) in a.iter().zip(b) {
-            sum += u128::from(a.value) * u128::from(b.value);
-            if sum >> 127 != 0 {
-                sum %= u128::from(self.prime);
+            for (sum, (a, b)) in sums.iter_mut().zip(a.parts().into_iter().zip(b.parts())) {
+                *sum += u128::from(a) * u128::from(b);
+                if *sum >> 127 != 0 {
+                    *sum %= u128::from(self.prime);
+                }
             }
             size = a.size.saturating_add(b.size).max(size);
             degree = a.degree.saturating_add(b.degree).max(degree);
@@ -198,7 +205,7 @@ impl Algebra {
         let logarithm = logarithm.max(-1000.0) + (a.len().max(1) as f32).log2();
         let size = size.saturating_add(factor);
         self.size.set(self.size.get().max(size));
-        let value = (sum % u128::from(self.prime)) as u64;
+        let [value, odd, even] = sums.map(|it| (it % u128::from(self.prime)) as u64);
         // Sums of numbers are numbers if all of their parts are exact.
         let exact = |it| exact(it, DType::Float);
         let known = a.iter().zip(b).try_fold((0.0, 0.0), |(sum, span), (a, b)| {
@@ -206,7 +213,8 @@ impl Algebra {
             Some((sum + exact(term), span + term.abs()))
         });
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
-        let form = known.filter(|it| !it.is_nan()).map_or_else(|| self.form(a, b), |_| value);
+        let number = |it: f64| [value, if it < 0.0 { self.prime - value } else { value }];
+        let form = known.filter(|it| !it.is_nan()).map_or([odd, even], number);
         known.map(|it| *self.numbers.borrow_mut().entry(form).or_insert(it));
         self.record(form, || Made::Products(a.iter().zip(b).map(|(a, b)| [a.form, b.form]).collect()));
         let result = Element { value, form, size, degree, logarithm, is_input: false, signature, faults };
@@ -215,37 +223,20 @@ impl Algebra {
     }
 
     /// Returns an element in another form, which rounds it.
-    pub(crate) fn renamed(&self, it: Element, form: u64) -> Element {
+    pub(crate) fn renamed(&self, it: Element, form: Form) -> Element {
         self.record(form, || Made::Selected(vec![it.form]));
         Element { form, ..it }
     }
 
-    /// Returns the form of a sum of products. A product with 1, -1 or 0 is exact, and so are a sum with 0 and an opposite sum; the operands of
-    /// one sum or product may be exchanged. Others round: the same polynomial has several forms.
-    fn form(&self, a: &[Element], b: &[Element]) -> u64 {
-        let term = |(a, b): (&Element, &Element)| {
-            let ([a, of_a], [b, of_b]) = (self.magnitude_of(a.form), self.magnitude_of(b.form));
-            [a.min(b), a.max(b), of_a ^ of_b]
-        };
-        let mut terms: Vec<[u64; 3]> = a.iter().zip(b).map(term).filter(|it| it[0] != 0).collect();
-        if terms.len() == 2 {
-            terms.sort_unstable();
-        }
-        let sign = terms.first().map_or(0, |it| it[2]);
-        terms.iter_mut().for_each(|it| it[2] ^= sign);
-        let signed = |it: u64| if sign == 1 { self.prime - it } else { it };
-        // Forms are random, so that this digest of different ones is.
-        let digest = |all: u64, it: &u64| all.wrapping_add(*it).wrapping_mul(0xf135_7aea_2e62_a9c5);
-        match terms[..] {
-            [] => 0,
-            [[1, only, _]] => signed(only),
-            _ => signed(self.drawn(&self.forms, (terms.len(), terms.iter().flatten().fold(0, digest)))),
-        }
+    /// Returns a random form for what is rounded.
+    pub(crate) fn rounded_form(&self, of: impl Hash) -> Form {
+        [self.drawn(of); 2]
     }
 
-    /// Returns a form without its sign, and 1 if it had one.
-    pub(crate) fn magnitude_of(&self, form: u64) -> [u64; 2] {
-        if form > self.prime / 2 { [self.prime - form, 1] } else { [form, 0] }
+    /// Returns a form without its sign, and whether it had one.
+    pub(crate) fn magnitude_of(&self, [odd, even]: Form) -> (Form, bool) {
+        let is_negative = odd > self.prime / 2;
+        ([if is_negative { self.prime - odd } else { odd }, even], is_negative)
     }
 
     /// Records for which magnitudes a sum of products is below a power of two.
@@ -264,26 +255,29 @@ impl Algebra {
     }
 
     pub(crate) fn minus(&self, it: Element) -> Element {
-        self.product(Element { size: 0, ..Element::number(self.prime - 1, 0) }, it)
+        let one = Element { form: [self.prime - 1, 1], ..Element::number(self.prime - 1, 0) };
+        self.product(Element { size: 0, ..one }, it)
     }
 
     /// Returns the other truth value; they are 0 and 1.
     pub(crate) fn negated(&self, it: Element) -> Element {
-        let form = (1 + self.prime - it.form) % self.prime;
+        let form = it.form.map(|it| (1 + self.prime - it) % self.prime);
         self.renamed(self.sum(&[Element::ONE, self.minus(it)]), form)
     }
 
     /// Returns the reciprocal: of a constant by Fermat's theorem, else an unknown function. That of 0 is opaque.
     pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
-        if !is_constant || it.value == 0 || it.is_opaque() {
+        let number = self.number(&it).filter(|_| !it.is_opaque());
+        if !is_constant && number.is_none_or(f64::is_nan) || it.value == 0 || it.is_opaque() {
             let unknown = self.partial(self.apply("reciprocal", &[it]), "division");
             self.record(unknown.form, || Made::By(Op::Reciprocal, DType::Float, vec![it.form]));
             return if it.value == 0 { unknown.opaque() } else { unknown };
         }
         self.divisors.borrow_mut().insert(it.value);
         let value = power(it.value, self.prime - 2, self.prime);
-        if let Some(number) = self.number(&it) {
-            self.record(value, || Made::Number(number.recip()));
+        if let Some(number) = number {
+            self.record([value; 2], || Made::Number(number.recip()));
+            self.numbers.borrow_mut().entry([value; 2]).or_insert(exact(number.recip(), DType::Float));
         }
         Element { logarithm: -it.logarithm, ..Element::number(value, 0) }
     }
@@ -314,7 +308,7 @@ impl Algebra {
     /// Returns what an operator gives in another type, which rounds. That of an opaque element is equal to nothing.
     pub(crate) fn converted(&self, it: Element, of: DType, by: Op) -> Element {
         let unique = self.values.borrow().len();
-        let renamed = || self.renamed(it, self.drawn(&self.forms, (by, of, it.form)));
+        let renamed = || self.renamed(it, self.rounded_form((by, of, it.form)));
         let other = || if it.is_opaque() { self.apply(("converted", unique), &[it]) } else { renamed() };
         self.number(&it).map_or_else(other, |number| self.rounded(it, number, of))
     }
@@ -330,9 +324,10 @@ impl Algebra {
         let is_exact = |it| of.is_none_or(|of| of.is_integral() || !exact(it, of).is_nan());
         let are_exact = all.try_fold(true, |all, it| Some(is_exact(it?) && all));
         // Sums of integers are not rounded.
-        let is_exact_form = |it: &Element| it.form == it.value;
-        let is_integer = of.is_some_and(DType::is_integral) && operands.concat().iter().all(is_exact_form);
-        let it = if is_integer && !it.is_opaque() { self.renamed(it, it.value) } else { it };
+        let is_integer =
+            of.is_some_and(DType::is_integral) && operands.concat().iter().all(|it| self.is_exact(it));
+        let it =
+            if is_integer && !it.is_opaque() { self.renamed(it, self.integer_form(it.value)) } else { it };
         let Some(are_exact) = are_exact else { return it };
         self.numbers.borrow_mut().entry(it.form).or_insert(f64::NAN);
         // Generators have no operands, and finite numbers.
@@ -356,11 +351,21 @@ impl Algebra {
         if sign < 0 { self.minus(magnitude) } else { magnitude }
     }
 
+    /// Returns whether nothing has rounded an element, but in sums.
+    fn is_exact(&self, it: &Element) -> bool {
+        it.form == [it.value; 2] || it.form == self.integer_form(it.value)
+    }
+
+    /// Returns the form of an integer, which nothing rounds.
+    fn integer_form(&self, value: u64) -> Form {
+        [value, value.min(self.prime.wrapping_sub(value))]
+    }
+
     pub(crate) fn integer(&self, value: i64) -> Element {
         self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
         let logarithm = (value.unsigned_abs() as f32).log2().max(-1000.0);
         let value = i128::from(value).rem_euclid(i128::from(self.prime)) as u64;
-        Element { logarithm, ..Element::number(value, 0) }
+        Element { logarithm, form: self.integer_form(value), ..Element::number(value, 0) }
     }
 
     // ---- unknown functions
@@ -370,20 +375,21 @@ impl Algebra {
         Element::number(hash(self.key, name) % self.prime, 1)
     }
 
-    /// Returns a random number for a name, which is not 0 and counts in the bound as others of these.
-    pub(crate) fn drawn(&self, others: &RefCell<FxHashSet<u64>>, name: impl Hash) -> u64 {
+    /// Returns a random number for a name, which is not 0 and counts in the bound.
+    pub(crate) fn drawn(&self, name: impl Hash) -> u64 {
         let it = self.random(name).value.max(1);
-        others.borrow_mut().insert(it);
+        self.values.borrow_mut().insert(it);
         it
     }
 
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: &[Element]) -> Element {
-        let [own, forms]: [Vec<u64>; 2] =
-            [|it: &Element| it.value, |it: &Element| it.form].map(|of| operands.iter().map(of).collect());
-        let form = if forms == own { None } else { Some(self.drawn(&self.forms, (&function, forms))) };
-        let value = self.drawn(&self.values, (&function, own));
-        let value = Element { form: form.unwrap_or(value), ..Element::number(value, 1) };
+        let own: Vec<u64> = operands.iter().map(|it| it.value).collect();
+        let forms: Vec<Form> = operands.iter().map(|it| it.form).collect();
+        let is_own = operands.iter().all(|it| self.is_exact(it));
+        let value = Element::number(self.drawn((&function, own)), 1);
+        let form = if is_own { value.form } else { self.rounded_form((&function, forms)) };
+        let value = Element { form, ..value };
         let value = self.depending(value, operands);
         if operands.iter().any(Element::is_opaque) { value.opaque() } else { value }
     }
@@ -391,8 +397,7 @@ impl Algebra {
     /// Returns a bound for the probability that two programs that differ agree on outputs, as the exponent of two.
     ///
     /// They can agree because two different operands of unknown functions agree, of which there are pairs, or because two outputs do. The
-    /// names of faults count as operands, and an output has a value and two sums of terms. Random forms and factors agree, too, but their
-    /// polynomials have coefficients of 1. Two
+    /// names of faults and the forms count as operands, and an output has a value and two sums of terms. Two
     /// polynomials of size `s` agree at a random point with a probability of at most `1.07 s / 2^60`, unless the prime divides their
     /// coefficients. A coefficient of them is a number of at most `s (1 + bits)` bits, over powers of two and of divisors, so that
     /// less than `s (1 + bits) / 60` of 2^54.6 primes divide it.
@@ -402,8 +407,7 @@ impl Algebra {
         let size =
             if self.size.get() == u32::MAX { f64::INFINITY } else { f64::from(self.size.get().max(1)) };
         let pairs = applied * applied / 2.0 + 3.0 * outputs.max(1) as f64;
-        let forms = (self.forms.borrow().len() as f64).powi(2) / 2.0;
-        (size * ((2 + bits) as f64 * pairs + 2.0 * forms)).log2() - 60.0
+        (size * (2 + bits) as f64 * pairs).log2() - 60.0
     }
 
     /// Returns what elements of a type give.

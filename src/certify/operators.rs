@@ -183,7 +183,7 @@ impl<'a> Call<'a> {
             ) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
-            _ if !self.is_exact => Err(CONVERTS.into()),
+            _ if !self.is_exact => self.unknown(index).map(Element::opaque),
             (Rule::Linear | Rule::Matmul | Rule::Embedding, _) => self.product(index),
             (Rule::Reduce, _) => {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
@@ -289,7 +289,7 @@ impl<'a> Call<'a> {
 
     /// Returns a result of the operator as it is rounded to the type of the result.
     fn of_type(&self, it: Element) -> Element {
-        self.algebra.renamed(it, self.algebra.drawn(&self.algebra.forms, (self.of.stmt.op, self.to, it.form)))
+        self.algebra.renamed(it, self.algebra.rounded_form((self.of.stmt.op, self.to, it.form)))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -297,7 +297,15 @@ impl<'a> Call<'a> {
         let operand = |it: &Option<Element>| it.map_or_else(|| tensors.next().ok_or(MISFIT)?.only(index), Ok);
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            let converted = self.converted(algebra.combine(how, &operands, self.to));
+            // Beside a NaN, `fmax` gives the infinity.
+            let is_neutral = |it: &Operand| match it {
+                Operand::Scalar(it) if matches!(stmt.op, Op::Max | Op::Min) => {
+                    self.of.value(*it).is_ok_and(|it| how.is_neutral(it, self.to))
+                }
+                Operand::Scalar(_) | Operand::Tensor(_) | Operand::Stream(_) => false,
+            };
+            let kept = operands.iter().zip(&stmt.args).filter(|it| !is_neutral(it.1)).map(|it| *it.0);
+            let converted = self.converted(algebra.combine(how, &kept.collect::<Vec<_>>(), self.to));
             let is_half = self.converted_types().all(|it| it == Some(DType::Half));
             return Ok(if is_half { algebra.in_range(converted, self.to) } else { converted });
         }
@@ -318,7 +326,6 @@ impl<'a> Call<'a> {
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
                 let quotient = algebra.reciprocal(*b, self.constants[1].is_some());
-                algebra.recorder.iter().for_each(|it| it.borrow_mut().divides(quotient.form, a.form));
                 algebra.product(*a, quotient)
             }
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
@@ -356,9 +363,7 @@ impl<'a> Call<'a> {
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         require(a.len() == b.len() && (biases.is_empty() || !is_partial), MISFIT)?;
         let product = self.algebra.dot(&a, &b);
-        // A bias is added before the product is rounded to the type of the result.
-        let biased = |it| self.of_type(self.algebra.sum(&[product, it]));
-        let result = bias.map_or(product, biased);
+        let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
         let result = self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to));
         Ok(self.narrowed(result))
     }

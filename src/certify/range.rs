@@ -51,7 +51,8 @@ impl Bounds {
 
     /// Returns the factors by which a number gives these.
     fn over(self, factor: f64) -> Self {
-        let (low, high) = (self.low / factor, self.high / factor);
+        // A zero is positive, as its reciprocal is then.
+        let (low, high) = (self.low / factor + 0.0, self.high / factor + 0.0);
         let least = if factor.abs() < 1.0 && self.least > 0.0 { self.least.max(NORMAL) } else { self.least };
         let least = if least <= LEAST { least } else { least / factor.abs() };
         Self { low: low.min(high), high: low.max(high), least }.meet(FINITE)
@@ -94,24 +95,22 @@ pub(crate) enum Made {
     Input(usize),
     Number(f64),
     /// A sum of products.
-    Products(Vec<[u64; 2]>),
+    Products(Vec<[Form; 2]>),
     /// One of these.
-    Selected(Vec<u64>),
+    Selected(Vec<Form>),
     /// By an operator, in a type.
-    By(Op, DType, Vec<u64>),
+    By(Op, DType, Vec<Form>),
 }
 
 /// All elements that were computed in a run.
 #[derive(Default)]
 pub(crate) struct Recorder {
     /// By form: its number, in the order of computation, and a range that it has where it is finite.
-    known: FxHashMap<u64, (usize, Bounds)>,
-    made: Vec<(u64, Made)>,
+    known: FxHashMap<Form, (usize, Bounds)>,
+    made: Vec<(Form, Made)>,
     operands: usize,
-    /// By quotient of 1: what it multiplies.
-    dividends: FxHashMap<u64, FxHashSet<u64>>,
     /// By limit of numbers: what has to be below it.
-    limited: FxHashMap<u64, (f64, FxHashSet<u64>)>,
+    limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
     /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
     is_coarse: bool,
     has_half: bool,
@@ -120,14 +119,14 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Records an element unless it is known, or an operand is not.
-    pub(crate) fn record(&mut self, form: u64, made: Made) {
-        let range = |it: &u64| self.known.get(it).map(|it| it.1);
+    pub(crate) fn record(&mut self, form: Form, made: Made) {
+        let range = |it: &Form| self.known.get(it).map(|it| it.1);
         let hull = |a: Bounds, b: Bounds| Bounds::new(a.low.min(b.low), a.high.max(b.high));
         let (count, range) = match &made {
             Made::Input(_) => (1, Some(FINITE)),
             Made::Number(it) => (1, it.is_finite().then_some(Bounds::new(*it, *it))),
             Made::Products(terms) => {
-                let term = |[a, b]: &[u64; 2]| {
+                let term = |[a, b]: &[Form; 2]| {
                     let product = range(a)?.times(range(b)?);
                     Some(if a == b { product.meet(Bounds::new(0.0, f64::MAX)) } else { product })
                 };
@@ -153,11 +152,7 @@ impl Recorder {
         self.made.push((form, made));
     }
 
-    pub(crate) fn divides(&mut self, quotient: u64, dividend: u64) {
-        self.dividends.entry(quotient).or_default().insert(dividend);
-    }
-
-    pub(crate) fn limit(&mut self, limit: u64, value: u64, most: f64) {
+    pub(crate) fn limit(&mut self, limit: Form, value: Form, most: f64) {
         self.limited.entry(limit).or_insert((most, FxHashSet::default())).1.insert(value);
     }
 
@@ -167,11 +162,11 @@ impl Recorder {
         self.has_bytes |= of.is_some_and(|it| it.class() == Class::SmallFloat);
     }
 
-    /// Returns the conditions on the inputs, by their names, on which all of these faults are finite; `None` if they are not known. Inputs have at
-    /// most this magnitude.
+    /// Returns the conditions on the inputs, by their names, on which all of these faults are finite, and at most this magnitude as the inputs
+    /// are; `None` if they are not known.
     pub(crate) fn conditions(
         &self,
-        faults: &BTreeSet<u64>,
+        faults: &BTreeSet<Form>,
         inputs: &[String],
         magnitude: f64,
     ) -> Option<Vec<String>> {
@@ -186,23 +181,12 @@ impl Recorder {
                 limited.iter().try_for_each(|it| self.need(&mut needs, *it, within(*most)))?;
                 continue;
             }
-            let mut most = LARGEST;
-            for dividend in self.dividends.get(fault).into_iter().flatten() {
-                let known = self.known.get(dividend)?.1;
-                let largest = known.low.abs().max(known.high.abs());
-                most = most.min(if largest < 1e9 { LARGEST / largest.max(1.0) } else { LARGEST.sqrt() });
-                self.need(
-                    &mut needs,
-                    *dividend,
-                    if largest < 1e9 { FINITE } else { within(LARGEST.sqrt()) },
-                )?;
-            }
-            self.need(&mut needs, *fault, within(most))?;
+            self.need(&mut needs, *fault, within(if magnitude < 1.0 { LARGEST } else { magnitude }))?;
         }
         while let Some((at, need)) = needs.pop_last() {
             let (value, made) = &self.made[at];
             let range = self.known.get(value)?.1;
-            if need.is_empty() {
+            if need.meet(range).is_empty() {
                 return None;
             }
             // What holds for every finite value needs only that.
@@ -212,7 +196,7 @@ impl Recorder {
                 Made::Number(it) => need.has(Bounds::new(*it, *it)).then_some(())?,
                 Made::Selected(all) => all.iter().try_for_each(|it| self.need(&mut needs, *it, need))?,
                 Made::Products(terms) => self.need_terms(&mut needs, terms, need)?,
-                Made::By(_, to, _) if to.class() == Class::Bool => {}
+                Made::By(_, to, _) if to.class() == Class::Bool => need.has(TRUTH).then_some(())?,
                 Made::By(op, to, all) => {
                     let number = |at: usize| {
                         let range = self.known.get(all.get(at)?)?.1;
@@ -227,7 +211,7 @@ impl Recorder {
         Some(shown.collect::<Option<Vec<_>>>()?.concat())
     }
 
-    fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: u64, need: Bounds) -> Option<()> {
+    fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: Form, need: Bounds) -> Option<()> {
         let at = self.known.get(&value)?.0;
         // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
         let need = if self.has_half { need.in_half() } else { need };
@@ -239,17 +223,18 @@ impl Recorder {
     fn need_terms(
         &self,
         needs: &mut BTreeMap<usize, Bounds>,
-        terms: &[[u64; 2]],
+        terms: &[[Form; 2]],
         need: Bounds,
     ) -> Option<()> {
-        let range = |it: u64| self.known.get(&it).map_or(FINITE, |it| it.1);
-        let number = |it: u64| Some(range(it).low).filter(|low| *low == range(it).high);
-        let known = |[a, b]: &[u64; 2]| Some(number(*a)? * number(*b)?);
+        let range = |it: Form| self.known.get(&it).map_or(FINITE, |it| it.1);
+        let number = |it: Form| Some(range(it).low).filter(|low| *low == range(it).high);
+        let known = |[a, b]: &[Form; 2]| Some(number(*a)? * number(*b)?);
         let sum: f64 = terms.iter().filter_map(known).sum();
         let rest: Vec<_> = terms.iter().filter(|it| known(it).is_none()).collect();
         // Several terms that are not 0 together are positive together.
         let is_shared = need.least > 0.0 && (rest.len() > 1 || sum != 0.0);
-        let low = if is_shared { need.low.max(if sum == 0.0 { 0.0 } else { need.least }) } else { need.low };
+        let rounded = need.least.max(1e-6 * sum.abs());
+        let low = if is_shared { need.low.max(if sum == 0.0 { 0.0 } else { rounded }) } else { need.low };
         let least = if is_shared && sum != 0.0 { 0.0 } else { need.least };
         let count = rest.len().max(1) as f64;
         let part = Bounds { low: (low - sum) / count, high: (need.high - sum) / count, least };
@@ -258,7 +243,7 @@ impl Recorder {
         }
         for &&[a, b] in &rest {
             let (one, other) = if number(a).is_some() { (b, a) } else { (a, b) };
-            let is_within = |it: u64| range(it).low >= 0.0 && range(it).high < 1e9;
+            let is_within = |it: Form| range(it).low >= 0.0 && range(it).high < 1e9;
             match number(other) {
                 // The product of 0 and a number.
                 Some(0.0) if part.least == 0.0 && part.has(Bounds::new(0.0, 0.0)) => {
@@ -369,6 +354,7 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { LARGEST };
             Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
         }
+        Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
         Op::Reciprocal if low < 0.0 => {
             let most = if is_free { LARGEST } else { least.recip() };
             Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
@@ -377,7 +363,7 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             let most = if low.max(least) > 0.0 { low.max(least).recip() } else { LARGEST };
             Some(Bounds { low: 0.0, high: most, least: high.recip().max(NORMAL) })
         }
-        Op::Pow => {
+        Op::Pow if high > 0.0 => {
             let exponent = number.filter(|it| *it != 0.0 && is_free)?;
             let (of_low, of_high) = (low.max(0.0).powf(exponent.recip()), high.powf(exponent.recip()));
             if exponent > 0.0 {

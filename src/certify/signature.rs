@@ -5,13 +5,13 @@
 //!
 //! An element is a finite number plus a sum of terms. A term is a product of *faults*, of a finite coefficient, and of the conditions under which
 //! `where` selects it. A fault is a value of a partial operator, such as a logarithm, or of an unknown function of elements that have faults.
-//! Its name is a random number for its value and for the signatures of all operands. The terms are what infinities and NaNs follow from: sums may be
+//! Its name is a random number for its form and for the signatures of all operands. The terms are what infinities and NaNs follow from: sums may be
 //! in any order, and a finite factor may be distributed. Of two terms that cancel in the field, both are kept: their difference may be NaN. A sum of
 //! which each addend has faults is one fault in a product with another one, since this product may not be distributed: (1 - 1) inf is NaN, as
 //! inf - inf is, but (2 - 1) inf is not. A product of two faults is one fault: it may be 0 where both are finite.
 //!
-//! Coefficients and conditions count by their forms: a number that rounds to 0 makes NaN of an infinity, which the same number in another form
-//! only scales.
+//! Operands, coefficients and conditions count by their forms: a number that rounds to 0 has an infinite quotient and makes NaN of an infinity,
+//! which the same number in another form only scales.
 //!
 //! The signature is the sum of the terms with a random factor for each coefficient. There are an odd and an even one: the factors of a coefficient and
 //! of its opposite are opposite for the odd one, and the same for the even one, in which no terms with opposite signs cancel. A condition counts as
@@ -42,7 +42,7 @@ impl Signature {
 }
 
 /// What distinguishes elements: the value, the terms, whether they depend on half precision, and the form.
-pub(crate) type Identity = (u64, [u64; 2], bool, u64);
+pub(crate) type Identity = (u64, [u64; 2], bool, Form);
 
 /// The name of the fault of sums and products of half-precision numbers.
 const HALF: &str = "half-precision number";
@@ -64,8 +64,8 @@ impl Algebra {
 
     /// Returns one of elements with the same value and the same terms, which depends on all.
     pub(crate) fn merged(&self, all: &[Element]) -> Element {
-        let forms: BTreeSet<u64> = all.iter().map(|it| it.form).collect();
-        let form = if forms.len() == 1 { all[0].form } else { self.drawn(&self.forms, &forms) };
+        let forms: BTreeSet<Form> = all.iter().map(|it| it.form).collect();
+        let form = if forms.len() == 1 { all[0].form } else { self.rounded_form(&forms) };
         self.record(form, || Made::Selected(forms.into_iter().collect()));
         let is_half = all.iter().any(|it| it.signature.is_half);
         let it = Element { form, faults: self.union(all.iter()), ..all[0] };
@@ -110,7 +110,7 @@ impl Algebra {
     /// Returns an element as a fault with a name. `on` are its operands, or itself.
     fn fault(&self, it: Element, on: &[Element], name: &str) -> Element {
         let all: Vec<[u64; 2]> = on.iter().map(|it| self.terms(it.signature)).collect();
-        let core = self.drawn(&self.values, (name, it.value, all));
+        let core = self.drawn((name, it.form, all));
         let is_half = on.iter().any(|it| it.signature.is_half);
         Element { signature: Signature { sum: [1; 2], core, is_half }, size: it.size.max(1), ..it }
     }
@@ -121,7 +121,7 @@ impl Algebra {
     }
 
     /// Returns an element with a fault of this number, unless that is finite.
-    fn faulty(&self, it: Element, number: u64, name: &'static str) -> Element {
+    fn faulty(&self, it: Element, number: Form, name: &'static str) -> Element {
         if self.finite.contains(&number) {
             return it;
         }
@@ -129,14 +129,14 @@ impl Algebra {
     }
 
     /// Returns the faults of an element and one more, in a run that records them.
-    fn named(&self, it: Element, number: u64, name: &'static str) -> Faults {
+    fn named(&self, it: Element, number: Form, name: &'static str) -> Faults {
         let own = self.recorder.as_ref().map(|_| self.sets.borrow_mut().one(number, name));
         self.union([it, Element::default().with(own.unwrap_or_default())].iter())
     }
 
     /// Returns a sum or product of half-precision numbers, or an element of another type.
     pub(crate) fn in_range(&self, it: Element, of: DType) -> Element {
-        let limit = if of == DType::Half { self.limit(HALF, it.form, HALF) } else { 0 };
+        let limit = if of == DType::Half { self.limit(HALF, it.form, HALF) } else { [0; 2] };
         if of != DType::Half || self.finite.contains(&limit) {
             return it;
         }
@@ -154,8 +154,8 @@ impl Algebra {
     }
 
     /// Records that a number has a limit if a fault, whose number is the result, is finite.
-    fn limit(&self, fault: impl Hash, form: u64, name: &str) -> u64 {
-        let limit = self.drawn(&self.values, ("limit", fault));
+    fn limit(&self, fault: impl Hash, form: Form, name: &str) -> Form {
+        let limit = self.rounded_form(("limit", fault));
         let most = largest(if name.ends_with("double precision") { DType::Float } else { DType::Half });
         self.recorder.iter().for_each(|of| of.borrow_mut().limit(limit, form, most));
         limit
@@ -166,9 +166,9 @@ impl Algebra {
         let other = self.negated(condition);
         let result = self.dot(&[condition, other], &[a, b]);
         let [one, two] = [a, b].map(|it| self.terms(it.signature));
-        let under = |it: [u64; 2], when: Element| it.map(|it| self.times(it, when.form));
+        let under = |it: [u64; 2], when: Element| it.map(|it| self.times(it, when.form[0]));
         // A selection is exact.
-        let form = (self.times(condition.form, a.form) + self.times(other.form, b.form)) % self.prime;
+        let form = self.plus(under(a.form, condition), under(b.form, other));
         self.record(form, || Made::Selected(vec![a.form, b.form]));
         let sum = if one == two { one } else { self.plus(under(one, condition), under(two, other)) };
         let signature = Signature { sum, core: 0, is_half: result.signature.is_half };
@@ -192,7 +192,7 @@ impl Algebra {
                 let sum = [0, 1].map(|at| self.times(one.sum[at], other.sum[at]));
                 // A product of two finite numbers may be 0, so that of three depends on their order.
                 let cores = BTreeSet::from([one, other].map(|it| (it.core, it.sum[1])));
-                Signature { sum, core: self.drawn(&self.values, ("product", cores)), is_half }
+                Signature { sum, core: self.drawn(("product", cores)), is_half }
             }
         });
         if a.len() == 1 {
@@ -206,7 +206,7 @@ impl Algebra {
 
     /// Returns a signature as that of a single term.
     fn as_factor(&self, it: &Element) -> Signature {
-        let core = |sum| self.drawn(&self.values, ("sum", it.value, sum));
+        let core = |sum| self.drawn(("sum", it.form, sum));
         match it.signature {
             one if one.core != 0 => one,
             other => Signature { sum: [1; 2], core: core(other.sum), ..other },
@@ -214,11 +214,11 @@ impl Algebra {
     }
 
     /// Returns the signature of the product with a finite coefficient.
-    fn scaled(&self, it: Element, coefficient: u64) -> Signature {
-        let [magnitude, sign] = self.magnitude_of(coefficient);
-        let random = |at: u64| self.drawn(&self.forms, ("factor", at, magnitude));
-        let of = |at| if magnitude == 1 { 1 } else { random(at) };
-        let factor = [if sign == 1 { self.prime - of(0) } else { of(0) }, of(1)];
+    fn scaled(&self, it: Element, coefficient: Form) -> Signature {
+        let (magnitude, is_negative) = self.magnitude_of(coefficient);
+        let random = |at: u64| self.drawn(("factor", at, magnitude));
+        let of = |at| if magnitude == [1, 1] { 1 } else { random(at) };
+        let factor = [if is_negative { self.prime - of(0) } else { of(0) }, of(1)];
         Signature { sum: [0, 1].map(|at| self.times(it.signature.sum[at], factor[at])), ..it.signature }
     }
 }

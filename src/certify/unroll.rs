@@ -7,10 +7,10 @@ use self::communication::Posted;
 mod communication;
 mod computation;
 
-/// The largest number of elements of buffers and of accesses, on all ranks: they take up to about 140 bytes each. A step and an iteration
-/// count as many as `STEP`.
+/// The largest number of elements of buffers and of accesses, on all ranks: they take up to about 140 bytes each. A step, which takes about
+/// 1,000 bytes, and an iteration count as many as `STEP`.
 pub(crate) const MAX_WORK: usize = 1 << 26;
-const STEP: usize = 1 << 4;
+const STEP: usize = 1 << 8;
 
 /// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
 type Handle = (Option<u32>, usize, usize, Option<usize>);
@@ -183,7 +183,10 @@ impl<'p> Unroller<'p, '_> {
 
     fn count_work(&mut self, amount: usize) -> Computed<()> {
         self.trace.work += amount;
-        require(self.trace.work <= MAX_WORK, "more than 2^26 accesses of elements; use smaller extents")
+        require(
+            self.trace.work <= MAX_WORK,
+            "more than 2^26 accesses of elements, or 2^18 statements and iterations; use smaller extents",
+        )
     }
 
     // ---- control flow

@@ -2,7 +2,8 @@
 //!
 //! Infinities that sums and products of finite numbers give are left to the magnitude that a certificate states. A run is also unclear
 //! where rounding may decide about an exception: a sum that cancels, an operand that a sum absorbs, a comparison of almost equal numbers,
-//! a product or a conversion that underflows, and a function that depends on the sign of a zero.
+//! a product or a conversion that underflows, and a function that depends on the sign of a zero. A range holds for values of operators that are
+//! at most the printed magnitude, as the inputs: where others are larger, a run is unclear, too.
 
 use std::{collections::HashMap, process::Command, sync::Arc};
 
@@ -202,7 +203,8 @@ fn cut(dtype: Type) -> f64 {
     }
 }
 
-fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type) -> Result<Trace, String> {
+/// Runs a program. Where a finite value of an operator that is no sum or product is larger than `most`, a sample is unclear.
+fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type, most: f64) -> Result<Trace, String> {
     let (text, ids) = terms.text(Some(SAMPLES));
     let plans = plans(&text)?;
     let found = outputs(&plans, inputs.data(0..SAMPLES * ELEMENTS, plans.len()))?;
@@ -229,8 +231,13 @@ fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type) -> Result<Trace, String
                 scales[sample] = scales[sample].max(result.abs());
             }
             if operands.len() == node.of.len() {
-                is_unclear[sample] |=
-                    is_rounded(&node.op, node.dtype != terms.base, &operands, at, *result, cut);
+                let value = match node.op {
+                    Op::Unary(_) | Op::Call(_) => *result,
+                    Op::Infix("/") => operands[1][at].recip(),
+                    _ => 0.0,
+                };
+                is_unclear[sample] |= value.is_finite() && value.abs() > most
+                    || is_rounded(&node.op, node.dtype != terms.base, &operands, at, *result, cut);
             }
         }
     }
@@ -247,8 +254,14 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
         let is_absorbed = terms.iter().any(|it| *it != 0.0 && it.abs() < cut * 1e-3 * largest);
         all_finite && (!result.is_finite() || is_absorbed || result != 0.0 && result.abs() < cut * largest)
     };
+    // Numbers of half precision below 2^-14 have less digits, or none.
+    let underflows = |exact: f64| (exact - result).abs() > 0.02 * exact.abs() && result.abs() < 6.2e-5;
     match op {
         Op::Infix("+" | "-") if !is_converted => sum(&[of[0][at], of[1][at]]),
+        Op::Infix("+") if underflows(of[0][at] + of[1][at]) => true,
+        Op::Infix("-") if underflows(of[0][at] - of[1][at]) => true,
+        Op::Infix("*") if is_converted && underflows(of[0][at] * of[1][at]) => true,
+        Op::Infix("/") if is_converted && underflows(of[0][at] / of[1][at]) => true,
         Op::Infix("*" | "/") => {
             let (one, other) = (of[0][at], of[1][at]);
             let is_quotient = *op == Op::Infix("/");
@@ -264,7 +277,7 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
         Op::Unary("reciprocal" | "rsqrt") => is_negative_zero(of[0][at]),
         Op::Unary("log") => result != 0.0 && result.abs() < cut,
         Op::Call("pow") => is_negative_zero(of[0][at]),
-        Op::Cast(_) => of[0][at] != 0.0 && of[0][at].is_finite() && result == 0.0,
+        Op::Cast(_) => underflows(of[0][at]),
         Op::SumOfRanks => of[0][at].is_finite() && !result.is_finite(),
         Op::Rows("add") | Op::RowsOfRanks("add") => sum(&of[0][at - at % EXTENT..][..EXTENT]),
         Op::Matmul => {
@@ -304,7 +317,8 @@ pub fn judge(
         () if has(Type::Half) => (Type::Half, 1e-2),
         () => (Type::Float, 1e-4),
     };
-    let traces = [trace(pair[0], &inputs, coarsest)?, trace(pair[1], &inputs, coarsest)?];
+    let most = limits.iter().filter(|it| it.tensor.is_none()).fold(f64::MAX, |most, it| most.min(it.number));
+    let traces = [trace(pair[0], &inputs, coarsest, most)?, trace(pair[1], &inputs, coarsest, most)?];
     let mut worst = (Comparison::Equal, None);
     for sample in 0..SAMPLES {
         let scale = traces[0].scales[sample].max(traces[1].scales[sample]);
