@@ -77,16 +77,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (&["unsqueeze"], "write `broadcast( x, flags = {true, false} )`: true for each new axis"),
     (&["detach", "clone", "contiguous", "copy", "identity"], "write `Set( x, cache_op=Streaming )`"),
     (
-        &[
-            "allreduce",
-            "allgather",
-            "reducescatter",
-            "alltoall",
-            "send",
-            "recv",
-            "psum",
-            "ppermute",
-        ],
+        &["allreduce", "allgather", "reducescatter", "alltoall", "send", "recv", "psum", "ppermute"],
         "write `Set` or `reduction` with a sharded mesh on one side, which `--passes @lower` makes a communication; or `Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=x, output=y, backend=NCCL)` and `Wait(Communication 0)`",
     ),
     (
