@@ -152,12 +152,18 @@ const MAX_COMPARED: usize = 64;
 const MAX_SHARED: usize = 256;
 
 fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall> {
-    let (_, from, to) = key;
+    let (group, from, to) = key;
     let mut found = Vec::new();
     let send = (pair.sent < pair.sends.len()).then_some(pair.sent);
     if let Some(send) = send {
         let receive = pair.receive_of(send);
-        found.push(pair_stall(job, at, (send, receive), Call { rank: from, at: pair.sends[send] }, to));
+        let call = Call { rank: from, at: pair.sends[send] };
+        let meets = pair.receives.get(receive).map(|it| Call { rank: to, at: *it });
+        let meets = meets.filter(|it| !job.record(*it).done && earlier_open(job, group, *it, from).is_none());
+        // A send behind an earlier call of its rank does not wait: the receive that it meets waits for that call.
+        if meets.is_none() || earlier_open(job, group, call, to).is_none() {
+            found.push(pair_stall(job, at, (send, receive), call, to));
+        }
     }
     if pair.received < pair.receives.len() {
         let receive = pair.received;
