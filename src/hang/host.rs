@@ -16,7 +16,7 @@ const MAX_FRAMES: usize = 512;
 /// What is known of the host of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The exception or the signal that ended it, with its place.
+    /// What may have ended it: `printed` with an exception and its place, or `ended with` a signal.
     pub end: Option<String>,
     /// Where it is, as `in recv, called from step (train.py:14)`.
     pub at: Option<String>,
@@ -64,7 +64,7 @@ fn tracebacks(text: &str, of_file: Option<Rank>, hosts: &mut Hosts) {
                 _ => {
                     let place = own(&frames).map_or(String::new(), |it| format!(" ({}:{})", it.1, it.2));
                     let shown: String = line.trim_end().chars().take(MAX_SHOWN).collect();
-                    host.end = Some(format!("`{}`{place}", grammar::escape_control(&shown)));
+                    host.end = Some(format!("printed `{}`{place}", grammar::escape_control(&shown)));
                 }
             }
         }
@@ -87,10 +87,10 @@ fn report_of_torchrun(text: &str, hosts: &mut Hosts) {
                     continue;
                 };
                 let host = hosts.entry(rank).or_default();
-                host.end = host
-                    .end
-                    .take()
-                    .or(Some(format!("signal {signal}{}", if signal == 9 { " (SIGKILL)" } else { "" })));
+                host.end = host.end.take().or(Some(format!(
+                    "ended with signal {signal}{}",
+                    if signal == 9 { " (SIGKILL)" } else { "" }
+                )));
             }
             _ => (),
         }
@@ -148,7 +148,7 @@ fn py_spy_frame(line: &str) -> Option<Place> {
 impl Host {
     /// Writes what is known of the host of a rank that waits in no recorded call.
     pub fn text(&self, rank: Rank) -> Option<String> {
-        let end = self.end.as_ref().map(|it| format!("rank {rank} ended with {it}"));
+        let end = self.end.as_ref().map(|it| format!("rank {rank} {it}"));
         end.or_else(|| Some(format!("the host of rank {rank} is {}", self.at.as_ref()?)))
     }
 }

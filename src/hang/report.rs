@@ -216,7 +216,7 @@ fn ended(hosts: &Hosts) -> Option<Finding> {
     // Ranks at one place are one.
     let mut places: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
     for (rank, it) in hosts.iter().filter(|it| ended.is_empty() || of_end(it)) {
-        let text = it.end.as_ref().map(|it| format!("ended with {it}")).or_else(|| it.at.clone());
+        let text = it.end.clone().or_else(|| it.at.clone());
         places.entry(text?).or_default().push(*rank);
     }
     let texts: Vec<String> = places

@@ -78,7 +78,7 @@ fn the_end_of_a_rank_is_told_beside_the_call_that_waits_for_it() {
     let report = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n  traceback : Signal 9 (SIGKILL) received by PID 4711\n";
     let aborted = "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 4711)\n";
     for (text, end) in [
-        (traceback, "; rank 1 ended with `ValueError: no data` (/job/train.py:7)"),
+        (traceback, "; rank 1 printed `ValueError: no data` (/job/train.py:7)"),
         (report, "; rank 1 ended with signal 9 (SIGKILL)"),
         (
             aborted,
