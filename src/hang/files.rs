@@ -290,8 +290,9 @@ fn of_logs(texts: impl Iterator<Item = (String, String)>, tables: &Interners) ->
         if torch_log::is_log(&text) {
             found.extend(torch_log::read(&text, &file, tables, &mut hosts));
         }
-        host::read(&text, rank, &mut hosts);
-        named.extend(rank.map(|it| (it, file.clone())));
+        // Other files of a rank than its log say nothing of what it printed.
+        let is_log = !host::read(&text, rank, &mut hosts) && !nccl::is_nccl(&text);
+        named.extend(rank.filter(|_| is_log).map(|it| (it, file.clone())));
         if nccl::is_nccl(&text) {
             nccl::read_hosts(&text, &mut hosts);
             of_nccl.push((file, text));

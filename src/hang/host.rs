@@ -29,13 +29,13 @@ pub struct Host {
 /// The hosts of ranks.
 pub type Hosts = BTreeMap<Rank, Host>;
 
-/// Adds what a text says. `rank` is that in the name of its file.
-pub(crate) fn read(text: &str, rank: Option<Rank>, hosts: &mut Hosts) {
+/// Adds what a text says. `rank` is that in the name of its file. Returns whether the text is a dump of stacks.
+pub(crate) fn read(text: &str, rank: Option<Rank>, hosts: &mut Hosts) -> bool {
     tracebacks(text, rank, hosts);
     report_of_torchrun(text, hosts);
-    if let Some((rank, at)) = rank.and_then(|rank| Some((rank, stack_of(text)?))) {
-        hosts.entry(rank).or_default().at = Some(at);
-    }
+    let Some((rank, at)) = rank.and_then(|rank| Some((rank, stack_of(text)?))) else { return false };
+    hosts.entry(rank).or_default().at = Some(at);
+    true
 }
 
 /// Reads the tracebacks of exceptions; the last one of a rank stays. One of an interrupt shows where the host was.

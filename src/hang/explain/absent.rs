@@ -220,11 +220,9 @@ fn silent(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     Finding {
         code: Code::HangNoDump,
         message: format!(
-            "{} in {}, and {who} {} printed nothing of {} calls",
+            "{} in {}, and the logs say nothing of the calls of {who}",
             waiters_text(stall),
             waiting_at(job, stall),
-            verb(ranks, "have"),
-            if ranks.len() == 1 { "its" } else { "their" }
         ),
         ranks: ranks.to_vec(),
         labels: at.into_iter().collect(),
