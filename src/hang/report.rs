@@ -216,8 +216,10 @@ fn ended(hosts: &Hosts) -> Option<Finding> {
     // Ranks at one place are one.
     let mut places: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
     for (rank, it) in hosts.iter().filter(|it| ended.is_empty() || of_end(it)) {
-        let text = it.end.clone().or_else(|| it.at.clone());
-        places.entry(text?).or_default().push(*rank);
+        // Of a host whose watchdog alone has printed something, there is nothing to tell.
+        if let Some(text) = it.end.clone().or_else(|| it.at.clone()) {
+            places.entry(text).or_default().push(*rank);
+        }
     }
     let texts: Vec<String> = places
         .iter()
