@@ -62,9 +62,9 @@ fn tracebacks(text: &str, of_file: Option<Rank>, hosts: &mut Hosts) {
                 _ if !is_name => (),
                 Some("KeyboardInterrupt" | "SignalException") => host.at = place_text(&frames),
                 _ => {
-                    let place = own(&frames).map_or(String::new(), |it| format!(" ({}:{})", it.1, it.2));
                     let shown: String = line.trim_end().chars().take(MAX_SHOWN).collect();
-                    host.end = Some(format!("printed `{}`{place}", grammar::escape_control(&shown)));
+                    let shown = format!("printed `{shown}`{}", place_behind(&frames));
+                    host.end = Some(grammar::escape_control(&shown));
                 }
             }
         }
@@ -155,8 +155,13 @@ impl Host {
 
 /// Adds a send or a receive that timed out, with the frames of its stack.
 pub(crate) fn add_message(hosts: &mut Hosts, rank: Rank, name: &str, frames: &[Place]) {
-    let place = own(frames).map_or(String::new(), |it| format!(" ({}:{})", it.1, it.2));
-    hosts.entry(rank).or_default().message = Some(grammar::escape_control(&format!("{name}{place}")));
+    let message = format!("{name}{}", place_behind(frames));
+    hosts.entry(rank).or_default().message = Some(grammar::escape_control(&message));
+}
+
+/// Writes the place of a stack in the program behind a word, if there is one.
+fn place_behind(stack: &[Place]) -> String {
+    own(stack).map_or(String::new(), |it| format!(" ({}:{})", it.1, it.2))
 }
 
 /// Returns the text behind a word, if a line has it.
