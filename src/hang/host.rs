@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::Rank;
+use crate::{record::Rank, site::is_own_file};
 
 /// The function, file and line of a frame.
 pub(crate) type Place = (String, String, u32);
@@ -123,12 +123,7 @@ fn place_text(stack: &[Place]) -> Option<String> {
 
 /// Returns the innermost frame of the program: of no installed package and not of Python.
 fn own(stack: &[Place]) -> Option<&Place> {
-    let is_own = |it: &&Place| {
-        let is_inside = |folder: &str| it.1.contains(folder);
-        !(["site-packages/", "dist-packages/", "/lib/python3", "<frozen"].into_iter().any(is_inside)
-            || it.1.starts_with("torch/"))
-    };
-    stack.iter().find(is_own).or(stack.last())
+    stack.iter().find(|it| is_own_file(&it.1)).or(stack.last())
 }
 
 /// Returns a frame of `File "train.py", line 14, in step`; faulthandler writes no comma before `in`.

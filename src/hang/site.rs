@@ -60,7 +60,12 @@ fn package(file: &str) -> Option<&str> {
 
 /// Whether a frame is of the program, and of no installed package.
 fn is_own(records: &Records, frame: &Frame) -> bool {
-    is_program(records, frame) && package(records.name(frame.file)).is_none()
+    is_own_file(records.name(frame.file))
+}
+
+/// Whether a file is of the program, and of no installed package.
+pub(crate) fn is_own_file(file: &str) -> bool {
+    is_program_file(file) && package(file).is_none()
 }
 
 /// Returns the position of the first frame outside PyTorch; of the outermost frame if there is none.
@@ -71,7 +76,10 @@ pub(crate) fn program_frame(records: &Records, stack: StackId) -> Option<usize> 
 }
 
 fn is_program(records: &Records, frame: &Frame) -> bool {
-    let file = records.name(frame.file);
+    is_program_file(records.name(frame.file))
+}
+
+fn is_program_file(file: &str) -> bool {
     let in_torch = file.starts_with("torch/")
         || file.contains("-packages/torch/")
         || ["distributed/", "autograd/", "nn/", "_", "utils/", "optim/", "fx/", "cuda/", "amp/", "profiler/"]

@@ -139,7 +139,7 @@ const HANG: &[Layer] = &[
     ("divergence", &["agreement", "peers", "queues", "record", "site"]),
     ("earlier", &["record", "wording"]),
     ("active", &["record", "site"]),
-    ("host", &["record"]),
+    ("host", &["record", "site"]),
     ("torch_log", &["host", "record"]),
     ("nccl", &["host", "record", "torch_log"]),
     ("dumps", &["active", "earlier", "host", "record", "wording"]),
