@@ -23,7 +23,25 @@ pub struct Log {
     /// Codes of the results; a result refers to its rule by index.
     rules: Vec<Code>,
     results: Vec<Value>,
+    findings: Vec<Finding>,
     notifications: Vec<Value>,
+}
+
+/// A result, for other formats.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The file as the tool names it.
+    pub file: String,
+    /// The line in which the finding begins, from 1.
+    pub line: u32,
+    /// The text of this line, without indentation.
+    pub statement: String,
+    /// The code.
+    pub code: Code,
+    /// `error`, `warning` or `note`.
+    pub level: &'static str,
+    /// The message, with its notes and help in further lines.
+    pub message: String,
 }
 
 /// How a run of a tool ended.
@@ -38,7 +56,7 @@ pub struct Invocation {
 impl Log {
     /// Creates an empty log.
     pub const fn new() -> Self {
-        Self { rules: Vec::new(), results: Vec::new(), notifications: Vec::new() }
+        Self { rules: Vec::new(), results: Vec::new(), findings: Vec::new(), notifications: Vec::new() }
     }
 
     /// Returns whether the log contains neither results nor notifications.
@@ -49,6 +67,11 @@ impl Log {
     /// Returns the results, as objects of SARIF.
     pub fn results(&self) -> &[Value] {
         &self.results
+    }
+
+    /// Returns the results for other formats.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 
     /// Returns the results as a table of Markdown, with a row for each; no rows without results.
@@ -94,7 +117,18 @@ impl Log {
             if known.is_none() {
                 self.rules.push(it.code);
             }
-            self.results.push(text.result(it, rule));
+            let message = whole_message(it);
+            let (file, line) = text.line(it.labels.first().map_or(0, |label| label.0.start));
+            let statement = source.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default().trim();
+            self.results.push(text.result(it, rule, &message));
+            self.findings.push(Finding {
+                file: file.to_owned(),
+                line,
+                statement: statement.to_owned(),
+                code: it.code,
+                level: level(it.severity()),
+                message,
+            });
         }
     }
 
@@ -130,6 +164,15 @@ fn markdown_cell(text: &str) -> String {
     escaped.lines().collect::<Vec<_>>().join("<br>")
 }
 
+/// Returns the message of a diagnostic, with what follows it.
+fn whole_message(it: &Diagnostic) -> String {
+    let mut message = it.message.clone();
+    it.notes.iter().for_each(|note| message += &format!("\nnote: {note}"));
+    it.help.iter().for_each(|help| message += &format!("\nhelp: {help}"));
+    it.remedy.iter().for_each(|flags| message += &format!("\nadd to the command line: {flags}"));
+    message
+}
+
 /// Returns the SARIF level of a severity.
 fn level(severity: Severity) -> &'static str {
     if severity == Severity::Remark { "note" } else { severity.name() }
@@ -158,11 +201,7 @@ struct Artifact<'a> {
 }
 
 impl Artifact<'_> {
-    fn result(&self, it: &Diagnostic, rule: usize) -> Value {
-        let mut message = it.message.clone();
-        it.notes.iter().for_each(|note| message += &format!("\nnote: {note}"));
-        it.help.iter().for_each(|help| message += &format!("\nhelp: {help}"));
-        it.remedy.iter().for_each(|flags| message += &format!("\nadd to the command line: {flags}"));
+    fn result(&self, it: &Diagnostic, rule: usize, message: &str) -> Value {
         let mut labels = it.labels.iter();
         let mut result = json!({
             "ruleId": it.code.text(),

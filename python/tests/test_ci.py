@@ -122,6 +122,12 @@ def test_the_action_draws_the_programs_that_a_pull_request_changes(repository):
     assert found["ruleId"] == "E0702" and place["artifactLocation"]["uri"].endswith("race.hir") and log["version"] == "2.1.0"
 
 
+def test_the_action_explains_hangs(repository):
+    folder = f"{ROOT}/docs/examples/job-hangs"
+    result, _, _ = steps({"paths": "clean.hir", "hangs": f"{folder}\n"}, repository)
+    assert result.returncode != 0 and "::error file=train.py,line=14," in result.stderr and "title=E0801::rank 2 skips" in result.stderr
+
+
 def test_the_action_installs_hir(repository):
     """A stand-in for cargo puts the command where the action asks for it."""
     tools = repository / "tools"
@@ -135,3 +141,13 @@ def test_the_action_installs_hir(repository):
     result, _, _ = steps({"paths": "clean.hir"}, repository, PATH=f"{tools}:/usr/bin:/bin")
     assert result.returncode == 0, result.stderr
     assert (repository / ".runner/hir/bin/hir").exists()
+    # And one for Python and pip.
+    (tools / "python3").write_text(
+        f'#!/bin/bash\nset -eu\n[ "$1 $2" = "-m venv" ]\nmkdir -p "$3/bin"\nln -s "{hir_command}" "$3/bin/hir"\n'
+        'printf \'#!/bin/bash\\necho "$@" >"$RUNNER_TEMP/installed"\\n\' >"$3/bin/python"\nchmod +x "$3/bin/python"\n'
+    )
+    (tools / "python3").chmod(0o755)
+    shutil.rmtree(repository / ".runner")
+    result, _, _ = steps({"paths": "clean.hir", "wheel": "hir one.whl"}, repository, PATH=f"{tools}:/usr/bin:/bin")
+    assert result.returncode == 0, result.stderr
+    assert (repository / ".runner/installed").read_text() == "-m pip install --quiet hir one.whl\n"

@@ -12,6 +12,7 @@
 //! ```
 
 mod allowed;
+mod baseline;
 mod crash_record;
 mod output_stream;
 mod report;
@@ -22,7 +23,7 @@ mod tests;
 use std::{
     ffi::OsString,
     io::Write,
-    sync::{Arc, OnceLock},
+    sync::{Arc, MutexGuard, OnceLock},
 };
 
 use grammar::{Code, Diagnostic, Source, sarif::Log, visible_text};
@@ -33,6 +34,7 @@ use sarif_log::SarifLog;
 
 pub use allowed::remove_allowed_by_comments;
 pub(crate) use allowed::{AllowEntry, is_allowable, parse_code};
+pub(crate) use baseline::{Baseline, Changes};
 pub use crash_record::CrashRecord;
 pub use output_stream::OutputStream;
 pub use report::{Report, Verdict};
@@ -148,6 +150,16 @@ impl Session {
     /// Returns warnings about comments of a text that allow nothing. `is_searched` says which codes were looked for.
     pub fn unused_allows(&self, source: &Source, is_searched: impl Fn(Code) -> bool) -> Vec<Diagnostic> {
         self.allowed.unused(source, is_searched)
+    }
+
+    /// Returns the entries of `hir.toml` that allowed nothing so far.
+    pub(crate) fn unused_allow_entries(&self) -> Vec<&AllowEntry> {
+        self.allowed.unused_entries()
+    }
+
+    /// Returns the known findings, which are not reported either.
+    pub(crate) fn baseline(&self) -> MutexGuard<'_, Option<Baseline>> {
+        self.allowed.baseline()
     }
 
     /// Prints a line on standard output, with control characters of names replaced.

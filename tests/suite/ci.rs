@@ -21,6 +21,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ci::fixes_are_the_edits_of_fix", fixes_are_the_edits_of_fix),
         Trial::test("ci::comments_allow_findings", comments_allow_findings),
         Trial::test("ci::a_file_sets_defaults", a_file_sets_defaults),
+        Trial::test("ci::a_baseline_has_what_is_known", a_baseline_has_what_is_known),
+        Trial::test("ci::other_systems_read_what_was_found", other_systems_read_what_was_found),
         Trial::test("ci::a_wrong_file_of_defaults_is_refused", a_wrong_file_of_defaults_is_refused),
     ]
 }
@@ -363,6 +365,94 @@ fn fixes_are_the_edits_of_fix() -> Result<(), Failed> {
         }
     }
     if changed < 20 { Err(format!("only {changed} texts change").into()) } else { Ok(()) }
+}
+
+fn a_baseline_has_what_is_known() -> Result<(), Failed> {
+    let folder = folder()?;
+    let check =
+        |words: &[&str]| hir(folder.path(), &[&["check", ".", "--baseline=known.json"], words].concat());
+    let ran = check(&[])?;
+    expect_exit(&ran, 6)?;
+    expect_part(&ran.err, "cannot read `known.json`: ")?;
+    let ran = check(&["--update-baseline"])?;
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "`known.json` has 1 finding: 1 new, 0 gone\n")?;
+    expect_exit(&check(&[])?, 0)?;
+    // Lines before the statement change nothing. The baseline may be in another folder than the command.
+    let race = folder.path().join("below/race.hir");
+    let text = fs::read_to_string(&race)?;
+    fs::write(&race, format!("// A comment.\n\n{text}"))?;
+    expect_exit(&hir(&folder.path().join("below"), &["check", "race.hir", "--baseline=../known.json"])?, 0)?;
+    // A second file with the same race is new, and stays so where only the first one is checked.
+    fs::write(folder.path().join("other.hir"), &text)?;
+    let ran = check(&["--error-format=short"])?;
+    expect_exit(&ran, 7)?;
+    expect_part(&ran.err, "./other.hir:15:3: error[E0701]: ")?;
+    expect_part(&ran.err, "3 files: 2 without faults, 1 with faults\n")?;
+    if ran.err.contains("race.hir:") {
+        return Err(ran.err.into());
+    }
+    // What is gone is said, where it was looked for, and removed when the baseline is written.
+    fs::copy(folder.path().join("clean.hir"), &race)?;
+    fs::remove_file(folder.path().join("other.hir"))?;
+    let gone = "`known.json` has findings that are gone (1): ";
+    expect_part(&check(&[])?.err, gone)?;
+    if check(&["--check=memory"])?.err.contains(gone) {
+        return Err("a race that was not looked for is not gone".into());
+    }
+    expect_part(&check(&["--update-baseline"])?.err, "`known.json` has 0 findings: 0 new, 1 gone\n")?;
+    if fs::read_to_string(folder.path().join("known.json"))? != "[]\n" {
+        return Err("the baseline is not empty".into());
+    }
+    // A program that cannot be read is not known.
+    fs::write(folder.path().join("bad.hir"), "%HostIrContainer { (")?;
+    expect_exit(&check(&["--update-baseline"])?, 1)?;
+    fs::remove_file(folder.path().join("bad.hir"))?;
+    fs::write(folder.path().join("known.json"), "{}")?;
+    let ran = check(&[])?;
+    expect_exit(&ran, 6)?;
+    expect_part(&ran.err, "it is no baseline: ")?;
+    // Entries of hir.toml that match nothing.
+    fs::write(
+        folder.path().join("hir.toml"),
+        "allow = [\"R0703\", { code = \"E0701\", file = \"clean.hir\" }]",
+    )?;
+    let ran = hir(folder.path(), &["check", "."])?;
+    expect_part(&ran.err, "`hir.toml` allows `R0703`, which is not found: remove the entry\n")?;
+    expect_part(&ran.err, "`hir.toml` allows `E0701` in `clean.hir`, which is not found: remove the entry\n")
+}
+
+fn other_systems_read_what_was_found() -> Result<(), Failed> {
+    let folder = folder()?;
+    fs::write(folder.path().join("bad & worse.hir"), "%HostIrContainer { (")?;
+    let check = |words: &[&str]| hir(folder.path(), &[&["check", "."], words].concat());
+    let ran = check(&["--junit=junit.xml", "--gitlab=gitlab.json", "--exit-zero"])?;
+    expect_exit(&ran, 1)?;
+    let junit = fs::read_to_string(folder.path().join("junit.xml"))?;
+    expect_part(&junit, "<testsuites tests=\"3\" failures=\"1\" errors=\"1\">\n")?;
+    expect_part(&junit, "<testcase classname=\"hir check\" name=\"./clean.hir\" file=\"./clean.hir\"/>\n")?;
+    expect_part(&junit, "name=\"./bad &amp; worse.hir\" file=\"./bad &amp; worse.hir\">\n<error type=\"E0")?;
+    expect_part(&junit, "<failure type=\"E0701\" message=\"race on `T1` of rank 0: ")?;
+    let gitlab: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("gitlab.json"))?)?;
+    let [.., race] = &gitlab.as_array().ok_or("no array")?[..] else { return Err("nothing found".into()) };
+    let of = |path: &str| race.pointer(path).map(ToString::to_string).unwrap_or_default();
+    let found = [of("/check_name"), of("/severity"), of("/location/path"), of("/location/lines/begin")];
+    if found != ["\"E0701\"", "\"major\"", "\"below/race.hir\"", "15"] {
+        return Err(format!("{found:?}").into());
+    }
+    fs::remove_file(folder.path().join("bad & worse.hir"))?;
+    expect_exit(&check(&["--exit-zero"])?, 0)?;
+    // The fingerprint stays when lines are added before the statement.
+    let race = folder.path().join("below/race.hir");
+    fs::write(&race, format!("\n\n{}", fs::read_to_string(&race)?))?;
+    check(&["--gitlab=gitlab.json"])?;
+    let moved: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("gitlab.json"))?)?;
+    if moved.pointer("/0/fingerprint").map(ToString::to_string) != Some(of("/fingerprint")) {
+        return Err(format!("{moved:#} for {}", of("/fingerprint")).into());
+    }
+    Ok(())
 }
 
 fn comments_allow_findings() -> Result<(), Failed> {

@@ -1,5 +1,7 @@
 //! `hir check`: checks the programs of files and folders, as `hir-opt --check` does for one file.
 
+mod reports;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -9,7 +11,7 @@ use std::{
 
 use clap::Parser;
 use grammar::{
-    Binding, InvalidOption, count_text,
+    Binding, Code, InvalidOption, count_text,
     render::Format,
     sarif::{Invocation, Log},
 };
@@ -18,9 +20,10 @@ use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
 use hir_process::{atomic_file, exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 
-use super::opt::{self, Processor, start_reading};
+use super::opt::{self, Processor, looks_for, start_reading};
 use crate::{
     run::option_files::{OptionFile, check_option_files},
+    session::{Baseline, Changes},
     tool::{
         Reporter,
         flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
@@ -74,13 +77,54 @@ pub(super) struct Options {
     /// Also append a table of what was found to FILE, as Markdown, for the summary of a job.
     #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Also write a report to FILE as JUnit's XML, with a test case for each file.
+    #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Also write a code quality report of GitLab to FILE.
+    #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
+    gitlab: Option<PathBuf>,
+    /// Do not report the findings in FILE, which `--update-baseline` writes: only what is new counts.
+    #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write what is found now to the file of `--baseline`, and report nothing of it.
+    #[arg(help_heading = "Diagnostics", long, requires = "baseline")]
+    update_baseline: bool,
+    /// Exit with 0 also if a program has a fault; not if one is rejected or cannot be read.
+    #[arg(help_heading = "Diagnostics", long)]
+    exit_zero: bool,
     #[command(flatten)]
     pub(super) diagnostics: DiagnosticFlags,
 }
 
+impl Options {
+    /// The files that the tool writes behind the check, by their options.
+    fn written(&self) -> impl Iterator<Item = OptionFile<'_>> {
+        let all = [
+            ("--sarif", &self.sarif),
+            ("--junit", &self.junit),
+            ("--gitlab", &self.gitlab),
+            ("--summary", &self.summary),
+        ];
+        all.into_iter().filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }))
+    }
+
+    /// Returns whether findings with this code are looked for.
+    fn is_searched(&self, code: Code) -> bool {
+        code.check().is_none() || looks_for(self.check.unwrap_or(Checks::DEFAULT), code)
+    }
+}
+
 pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
-    if options.sarif.is_some() || options.summary.is_some() {
+    if options.written().next().is_some() {
         screen.session().open_log();
+    }
+    if let Some(path) = &options.baseline {
+        let read = Baseline::read(path, options.update_baseline);
+        let failed = |fault| {
+            let help = "`--update-baseline` writes it";
+            screen.fail(Exit::Environment, format!("cannot read `{}`: {fault}; {help}", path.display()))
+        };
+        *screen.session().baseline() = Some(read.map_err(failed)?);
     }
     let mut tally = Tally::default();
     let checked = check_paths(options, &mut tally, screen);
@@ -89,7 +133,43 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         screen.session().discard_log();
     }
     checked?;
-    Ok(log.map_or(tally.exit(), |log| write_files(options, &tally, &log, screen)))
+    let exit = match (tally.exit(), log) {
+        (exit, None) => exit,
+        (_, Some(log)) => write_files(options, &tally, &log, screen),
+    };
+    Ok(if options.exit_zero && exit == Exit::Check { Exit::Success } else { exit })
+}
+
+/// Says which entries of `hir.toml` and of the baseline match nothing, and writes the baseline.
+///
+/// # Errors
+/// The baseline cannot be written.
+fn report_known(options: &Options, files: &[PathBuf], tally: &Tally, screen: &Reporter) -> Result<(), Exit> {
+    // A program that was not checked may have what was allowed.
+    if tally.count(|it| !matches!(it, Exit::Success | Exit::Check)) == 0 {
+        for it in screen.session().unused_allow_entries() {
+            if options.is_searched(it.code)
+                && it.file.as_ref().is_none_or(|it| files.iter().any(|file| file.ends_with(it)))
+            {
+                screen.message(format!("`hir.toml` allows {it}, which is not found: remove the entry"));
+            }
+        }
+    }
+    let baseline = screen.session().baseline();
+    let (Some(baseline), Some(path)) = (&*baseline, &options.baseline) else { return Ok(()) };
+    let is_searched = |code| options.is_searched(code);
+    let Changes { known, new, gone } = baseline.changes(files, is_searched);
+    let path = path.display();
+    if options.update_baseline {
+        let failed = |fault| screen.fail(Exit::Environment, format!("cannot write `{path}`: {fault}"));
+        baseline.write(files, is_searched).map_err(failed)?;
+        screen
+            .message(format!("`{path}` has {}: {new} new, {gone} gone", count_text(known + new, "finding")));
+    } else if gone > 0 {
+        let help = "`--update-baseline` removes them";
+        screen.message(format!("`{path}` has findings that are gone ({gone}): {help}"));
+    }
+    Ok(())
 }
 
 /// Checks the programs of all paths, and prints one summary of several.
@@ -102,10 +182,10 @@ fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Resul
         match program_files(path) {
             Ok(found) if found.is_empty() => {
                 let message = format!("no `.hir` or `.mlir` file in `{}`", path.display());
-                tally.add(screen.fail(Exit::Environment, message));
+                tally.add(path, screen.fail(Exit::Environment, message));
             }
             Ok(found) => files.extend(found),
-            Err(fault) => tally.add(screen.fail_to_read(path.display(), &fault)),
+            Err(fault) => tally.add(path, screen.fail_to_read(path.display(), &fault)),
         }
     }
     // A file may be given by itself and with its folder.
@@ -119,23 +199,22 @@ fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Resul
     let activity = start_reading(options.world.memory_limit, &first, screen)?;
     let mut unmatched = options.set.clone();
     for path in &files {
-        tally.add(check_file(options, path, is_only, &mut unmatched, &activity, screen));
+        tally.add(path, check_file(options, path, is_only, &mut unmatched, &activity, screen));
     }
     if !is_only && let Some(it) = unmatched.iter().find(|it| !it.is_optional) {
         let message = format!("`--set {it}`: no program that was read has a scalar `{}`", it.name);
-        tally.add(screen.fail(Exit::Usage, message));
+        tally.add(Path::new("--set"), screen.fail(Exit::Usage, message));
     }
     if files.len() > 1 && !options.diagnostics.quiet {
         screen.message(tally.summary());
     }
-    Ok(())
+    report_known(options, &files, tally, screen)
 }
 
 /// Checks that the log and the summary have files of their own, which are none of the programs.
 fn check_written_files(options: &Options, programs: &[PathBuf]) -> Result<(), InvalidOption> {
-    let written = [("--sarif", &options.sarif), ("--summary", &options.summary)];
-    let written =
-        written.into_iter().filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }));
+    let baseline = options.baseline.iter().map(|path| OptionFile { option: "--baseline", path });
+    let written = options.written().chain(baseline);
     let programs: Vec<_> = programs.iter().map(|path| OptionFile { option: "a program", path }).collect();
     check_option_files(&written.collect::<Vec<_>>(), &programs)
 }
@@ -143,29 +222,28 @@ fn check_written_files(options: &Options, programs: &[PathBuf]) -> Result<(), In
 /// Writes the log and the summary that the options ask for. Returns the exit code of the tool.
 fn write_files(options: &Options, tally: &Tally, log: &Log, screen: &Reporter) -> Exit {
     let exit = tally.exit();
-    let mut written = Vec::new();
-    if let Some(file) = &options.sarif {
-        let ending = Invocation { code: exit as u8, is_success: exit.is_verdict() };
-        let text = log.text("hir check", env!("CARGO_PKG_VERSION"), Some(ending));
-        written.push((file, atomic_file::write(file, text.as_bytes())));
-    }
-    if let Some(file) = &options.summary {
-        let text = format!("### hir check\n\n{}\n\n{}", tally.summary(), log.table());
-        let result = if file == Path::new("-") {
-            atomic_file::write(file, text.as_bytes())
-        } else {
-            let opened = fs::File::options().append(true).create(true).open(file);
-            opened.and_then(|mut it| it.write_all(text.as_bytes()))
+    for OptionFile { option, path } in options.written() {
+        let text = match option {
+            "--sarif" => {
+                let ending = Invocation { code: exit as u8, is_success: exit.is_verdict() };
+                log.text("hir check", env!("CARGO_PKG_VERSION"), Some(ending))
+            }
+            "--junit" => reports::junit(&tally.0, log.findings()),
+            "--gitlab" => reports::gitlab(log.findings()),
+            _ => format!("### hir check\n\n{}\n\n{}", tally.summary(), log.table()),
         };
-        written.push((file, result));
-    }
-    let failed = written.into_iter().find_map(|(file, result)| Some((file, result.err()?)));
-    match failed {
-        Some((file, fault)) => {
-            screen.fail(Exit::Environment, format!("cannot write `{}`: {fault}", file.display()))
+        // The summary of a job is one file for all of its steps.
+        let written = if option == "--summary" && path != Path::new("-") {
+            let opened = fs::File::options().append(true).create(true).open(path);
+            opened.and_then(|mut it| it.write_all(text.as_bytes()))
+        } else {
+            atomic_file::write(path, text.as_bytes())
+        };
+        if let Err(fault) = written {
+            return screen.fail(Exit::Environment, format!("cannot write `{}`: {fault}", path.display()));
         }
-        None => exit,
     }
+    exit
 }
 
 /// Checks the programs of a file. Programs without faults are reported if it is the only one. Of several files, each takes the bindings of its
@@ -255,23 +333,24 @@ fn is_program(path: &Path) -> bool {
 
 /// How the files ended.
 #[derive(Default)]
-struct Tally(Vec<Exit>);
+struct Tally(Vec<(String, Exit)>);
 
 impl Tally {
-    fn add(&mut self, exit: Exit) {
-        self.0.push(exit);
+    fn add(&mut self, file: &Path, exit: Exit) {
+        self.0.push((file.display().to_string(), exit));
     }
 
     fn count(&self, wanted: impl Fn(Exit) -> bool) -> usize {
-        self.0.iter().filter(|it| wanted(**it)).count()
+        self.0.iter().filter(|it| wanted(it.1)).count()
     }
 
     /// Returns the exit code of all files: a file of which less is known counts more.
     fn exit(&self) -> Exit {
         const ORDER: [Exit; 5] =
             [Exit::InternalError, Exit::Usage, Exit::Environment, Exit::Rejected, Exit::Check];
-        let mut codes = ORDER.into_iter().filter(|it| self.0.contains(it));
-        codes.next().or(self.0.iter().copied().find(|it| *it != Exit::Success)).unwrap_or(Exit::Success)
+        let mut all = self.0.iter().map(|it| it.1);
+        let mut codes = ORDER.into_iter().filter(|it| self.count(|code| code == *it) > 0);
+        codes.next().or(all.find(|it| *it != Exit::Success)).unwrap_or(Exit::Success)
     }
 
     fn summary(&self) -> String {

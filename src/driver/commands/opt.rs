@@ -29,7 +29,7 @@ use hir_sim::WorkBudget;
 use options::VerifyEach;
 pub(super) use options::{EXAMPLES, Options};
 use pass_pipeline::pipeline_text;
-pub(super) use processor::Processor;
+pub(super) use processor::{Processor, looks_for};
 
 /// Runs hir-opt.
 pub fn main_with(command_line: CommandLine) -> Exit {

@@ -1,4 +1,5 @@
-//! What the user allows: diagnostics that are not reported, by `// hir: allow(R0703)` in a program and by `allow` in `hir.toml`.
+//! What the user allows: diagnostics that are not reported, by `// hir: allow(R0703)` in a program, by `allow` in `hir.toml`, and as known
+//! ones of a baseline.
 //!
 //! ```text
 //! // hir: allow(R0703)
@@ -11,12 +12,15 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     ops::RangeInclusive,
     path::{self, Path, PathBuf},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use grammar::{Code, Diagnostic, Severity, Source, Span, nearest};
+
+use super::baseline::Baseline;
 
 /// Begins a comment for hir.
 const MARK: &str = "hir:";
@@ -38,6 +42,9 @@ pub(super) struct Allowed {
     entries: OnceLock<Vec<AllowEntry>>,
     /// The comments that have an effect: file, offset and code.
     used: Mutex<BTreeSet<(String, u32, &'static str)>>,
+    /// The entries that have an effect, by index.
+    used_entries: Mutex<BTreeSet<usize>>,
+    baseline: Mutex<Option<Baseline>>,
 }
 
 /// A comment that allows codes.
@@ -64,17 +71,33 @@ impl Allowed {
         let _ = self.entries.set(entries);
     }
 
+    /// Returns the known findings, if there are any.
+    pub(super) fn baseline(&self) -> MutexGuard<'_, Option<Baseline>> {
+        self.baseline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the entries of `hir.toml` that had no effect.
+    pub(super) fn unused_entries(&self) -> Vec<&AllowEntry> {
+        let used = self.used_entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.get().into_iter().flatten().enumerate();
+        entries.filter(|(at, _)| !used.contains(at)).map(|it| it.1).collect()
+    }
+
     /// Removes the diagnostics about a text that are allowed, and returns their number.
     pub(super) fn remove(&self, source: &Source, diagnostics: &mut Vec<Diagnostic>) -> usize {
         let entries = self.entries.get().map_or(&[][..], Vec::as_slice);
         let comments = comments(source).0;
-        if entries.is_empty() && comments.is_empty() {
+        let mut baseline = self.baseline();
+        if entries.is_empty() && comments.is_empty() && baseline.is_none() {
             return 0;
         }
         let before = diagnostics.len();
         diagnostics.retain(|it| {
             let lines: Vec<u32> = it.labels.iter().map(|label| source.lines.line(label.0.start)).collect();
-            let by_entry = entries.iter().any(|entry| entry.applies_to(it.code, &source.name, &lines));
+            let by_entry =
+                (0..).zip(entries).filter(|entry| entry.1.applies_to(it.code, &source.name, &lines));
+            let by_entry: Vec<usize> = by_entry.map(|it| it.0).collect();
+            self.used_entries.lock().unwrap_or_else(PoisonError::into_inner).extend(&by_entry);
             let by_comment = comments.iter().find_map(|comment| {
                 let code = comment.codes.iter().find(|code| code.0 == it.code)?;
                 lines.iter().any(|line| comment.lines.contains(line)).then_some(code)
@@ -83,7 +106,9 @@ impl Allowed {
                 let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
                 used.insert((source.name.clone(), place.start, code.text()));
             }
-            !(is_allowable(it.code) && (by_entry || by_comment.is_some()))
+            let is_allowed = !by_entry.is_empty() || by_comment.is_some();
+            let mut is_known = || baseline.as_mut().is_some_and(|known| known.takes(source, it));
+            !(is_allowable(it.code) && (is_allowed || is_known()))
         });
         before - diagnostics.len()
     }
@@ -105,6 +130,14 @@ impl Allowed {
             }
         }
         found
+    }
+}
+
+impl fmt::Display for AllowEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.code.text())?;
+        self.file.iter().try_for_each(|it| write!(f, " in `{}`", it.display()))?;
+        self.line.iter().try_for_each(|it| write!(f, ", line {it}"))
     }
 }
 

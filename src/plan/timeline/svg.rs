@@ -301,7 +301,7 @@ fn bar(out: &mut String, layout: &Layout, timeline: &Timeline, it: &Slice) {
 
 /// Replaces the characters that have a meaning in XML and HTML, and the control characters that XML cannot
 /// contain.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let text = visible_text(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

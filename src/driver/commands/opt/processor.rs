@@ -382,7 +382,7 @@ impl Processor<'_> {
 }
 
 /// Returns whether a check finds diagnostics with this code, or reading the text does.
-fn looks_for(checks: Checks, code: Code) -> bool {
+pub(in crate::commands) fn looks_for(checks: Checks, code: Code) -> bool {
     match code.check() {
         Some(Check::Race) => checks.race,
         Some(Check::Memory) => checks.memory,
