@@ -12,12 +12,14 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grammar::{Diagnostic, LineIndex, Program, Source, Span, apply_bindings};
 use hir_check::Checks;
+use hir_ir::search::Budget;
 use hir_plan::{
-    World, assume_scalars,
+    Plan, World, assume_scalars,
     limits::Limits,
     timeline::{
         Timeline,
         estimator::{Estimator, Planned},
+        gain::Gain,
     },
 };
 
@@ -28,6 +30,9 @@ const STACK: usize = 32 << 20;
 
 /// The limits on the plans of a program that is checked while it is edited. `hir-opt --check` checks larger ones.
 const LIMITS: Limits = Limits { ranks: 4096, memory: 2 << 30, instructions: 2_000_000 };
+
+/// The largest number of instructions that are estimated to say what communications cost: some hundredths of a second.
+const MAX_ESTIMATED: usize = 200_000;
 
 /// What a program does not need.
 const EXCESS: Checks = Checks { race: false, comm: false, memory: false, ..Checks::DEFAULT };
@@ -219,7 +224,7 @@ fn check_program(
     add_findings(&found, &world, program, source, is_current, report)?;
     let faults = report.findings.iter().skip(before).filter(|it| it.is_error()).count();
     let summary = || {
-        let timeline = || estimated(estimator, &world, &assumed, source);
+        let timeline = || estimated(estimator, &world, &assumed, source, MAX_ESTIMATED);
         Summary::of(&world, program.spans.header, faults, found.not_checked.is_empty(), timeline)
     };
     report.summaries.push(is_current().then(summary)?);
@@ -272,15 +277,18 @@ pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<(Program, Worl
     Ok((program, world))
 }
 
-/// Estimates the times of a program that has these plans; `None` if it has too many streams.
+/// Estimates the times of a program that has these plans, and what each communication costs, as long as `most` instructions are estimated; `None`
+/// if it has too many streams. What a program costs that is not lowered is not of its lines.
 pub(crate) fn estimated(
     estimator: Estimator<'_>,
     world: &World,
     program: &Program,
     source: &Source,
-) -> Option<Timeline> {
+    most: usize,
+) -> Option<(Timeline, Vec<Gain>)> {
     let text = Planned { program, lines: &source.lines, limits: &LIMITS };
-    estimator.timeline(world, Some(text)).ok()
+    let mut budget = Budget::new(if world.iter().any(Plan::reshards) { 0 } else { most });
+    estimator.gains(world, Some(text), &mut |it| budget.admits(it)).ok()
 }
 
 /// Extends the labels of a finding to whole lines. In a report, labels are short, because their texts are below their middles.

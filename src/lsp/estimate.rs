@@ -3,9 +3,12 @@
 use grammar::{Span, count_text};
 use hir_plan::{
     World,
-    timeline::{SliceKind, Timeline, overlap::Overlap},
+    timeline::{SliceKind, Timeline, gain::Gain, overlap::Overlap},
 };
 use rustc_hash::FxHashMap;
+
+/// The least part of the time of a program for which a communication has a lens.
+const LEAST_GAIN: f64 = 0.01;
 
 /// What the check says about a program.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,17 +24,20 @@ pub(crate) struct Summary {
     /// How long the work of each line takes, in microseconds: that of the rank on which it takes longest, all iterations
     /// together.
     pub(crate) times: FxHashMap<u32, f64>,
+    /// What the communications cost that are worth hiding, by line: those that gain most come first.
+    pub(crate) gains: Vec<(u32, String)>,
 }
 
 impl Summary {
     /// Describes a program from its plans. `faults` is the number of errors that the check has found, and `is_proven` whether it
-    /// was complete. `timeline` estimates its times.
+    /// was complete. `timeline` estimates its times, and what
+    /// its communications cost.
     pub(crate) fn of(
         world: &World,
         header: Span,
         faults: usize,
         is_proven: bool,
-        timeline: impl FnOnce() -> Option<Timeline>,
+        timeline: impl FnOnce() -> Option<(Timeline, Vec<Gain>)>,
     ) -> Self {
         let proven = match (faults, is_proven) {
             (0, true) => "no race, no deadlock, every output written".to_owned(),
@@ -39,10 +45,10 @@ impl Summary {
             (_, _) => count_text(faults, "fault"),
         };
         let mut verdict = format!("{}: {proven}", count_text(world.len(), "rank"));
-        let (mut overlap, mut times) = (Vec::new(), FxHashMap::default());
+        let (mut overlap, mut times, mut gains) = (Vec::new(), FxHashMap::default(), Vec::new());
         // A program that deadlocks has no end, and one with too many streams no estimate.
         if world.deadlock().is_none()
-            && let Some(timeline) = timeline()
+            && let Some((timeline, costs)) = timeline()
         {
             let found = Overlap::of(&timeline);
             let (all, hidden) =
@@ -53,6 +59,13 @@ impl Summary {
             }
             verdict += " (estimated)";
             overlap = found.report(&timeline);
+            let gain = |it: &Gain| found.total - it.least(found.total);
+            let worth = costs.iter().filter(|it| gain(it) > LEAST_GAIN * found.total);
+            let title = |it: &Gain| {
+                let (time, exposed, gain) = (it.time, it.exposed(), gain(it));
+                format!("{}: {time:.1} µs, {exposed:.1} exposed · hidden, it saves {gain:.1} µs", it.label)
+            };
+            gains.extend(worth.map(|it| (it.line, title(it))));
             let mut by_rank: FxHashMap<(u32, usize), f64> = FxHashMap::default();
             for it in timeline.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
                 let rank = timeline.rows[it.row].rank;
@@ -64,6 +77,6 @@ impl Summary {
                 *longest = f64::max(*longest, time);
             }
         }
-        Self { header, ranks: world.len(), verdict, overlap, times }
+        Self { header, ranks: world.len(), verdict, overlap, times, gains }
     }
 }

@@ -1,6 +1,7 @@
-//! Code lenses and their commands: above each program its verdict, a run on simulated ranks, its timeline and its overlap.
+//! Code lenses and their commands: above each program its verdict, a run on simulated ranks, its timeline and its overlap; above a
+//! communication what it costs.
 
-use grammar::{Named, count_text};
+use grammar::{Named, Span, count_text};
 use hir_plan::timeline::{estimator::Estimator, html::page, overlap::Overlap};
 use lsp_types::{CodeLens, Command, Uri};
 use serde::{Deserialize, Serialize};
@@ -80,8 +81,8 @@ impl LensCommand {
             }
             return Ok(Outcome { title, text, html: None });
         }
-        let timeline = check::estimated(estimator, &world, &program, &snapshot.source);
-        let timeline = timeline.ok_or(Refusal::TooManyStreams)?;
+        let timeline = check::estimated(estimator, &world, &program, &snapshot.source, 0);
+        let (timeline, _) = timeline.ok_or(Refusal::TooManyStreams)?;
         let report = Overlap::of(&timeline).report(&timeline);
         let text = report.join("\n") + "\n";
         if let Self::Overlap = self {
@@ -103,7 +104,12 @@ pub(crate) fn lenses(uri: &Uri, snapshot: &Snapshot, summaries: &[Summary]) -> V
         let commands = LensCommand::ALL.iter().map(|command| {
             Command::new(command.title(it.ranks), command.name().to_owned(), Some(vec![place.clone()]))
         });
-        std::iter::once(verdict).chain(commands).map(lens).collect::<Vec<_>>()
+        let gains = it.gains.iter().map(|(line, title)| {
+            let place = snapshot.source.lines.start(*line);
+            let range = snapshot.range(Span::new(place, place));
+            CodeLens { range, command: Some(Command::new(title.clone(), String::new(), None)), data: None }
+        });
+        std::iter::once(verdict).chain(commands).map(lens).chain(gains).collect::<Vec<_>>()
     };
     summaries.iter().flat_map(of).collect()
 }
