@@ -37,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
     };
     let mut trials: Vec<Trial> = pages.iter().cloned().filter_map(trial).collect();
     trials.push(Trial::test("pages::the_checker_has_sources", check_sources));
+    trials.push(Trial::test("pages::changes_of_this_version_are_listed", check_changes));
     trials.push(Trial::test("pages::links_resolve", move || check_links(&pages)));
     trials.push(Trial::test("pages::the_list_of_passes_is_complete", check_list_of_passes));
     trials.push(Trial::test("pages::excerpts_of_a_pass_are_of_its_file", check_excerpts));
@@ -64,6 +65,16 @@ fn check_sources() -> Result<(), Failed> {
     let codes = Code::ALL.iter().map(|it| it.text()).filter(is_checkers);
     let missing: Vec<&str> = codes.filter(|it| !has_row(it)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no source of {missing:?}").into()) }
+}
+
+/// Checks that the list of changes begins with this version.
+fn check_changes() -> Result<(), Failed> {
+    let text = fs::read_to_string(Path::new(ROOT).join("CHANGELOG.md"))?;
+    let first = text.lines().find_map(|it| it.strip_prefix("## ")).unwrap_or_default();
+    if first.split(' ').next() == Some(env!("CARGO_PKG_VERSION")) {
+        return Ok(());
+    }
+    Err(format!("CHANGELOG.md begins with `{first}`, and this is {}", env!("CARGO_PKG_VERSION")).into())
 }
 
 /// Checks that every page of the book is in its summary, and that relative links lead to files and their headings.
