@@ -78,6 +78,7 @@ mod suite {
     pub mod end_to_end_layers;
     pub mod evidence;
     pub mod excess;
+    pub mod explained;
     pub mod exploration;
     pub mod failing_calls;
     pub mod files;
@@ -167,6 +168,7 @@ fn main() -> ExitCode {
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));
     trials.extend(evidence::trials());
+    trials.extend(explained::trials());
     trials.extend(failing_calls::trials());
     trials.push(unsafe_blocks::trial());
     trials.push(mangler::trial(&cases));

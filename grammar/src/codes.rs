@@ -1,4 +1,5 @@
-//! The codes of all diagnostics, with their severity, the check that finds them, and the paragraphs that `--explain` prints.
+//! The codes of all diagnostics, with their severity, the check that finds them, and the paragraphs
+//! and examples that `--explain` prints.
 //!
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
 //! matching communications across ranks, E06xx pass pipelines, R01xx edits, W01xx comments for hir, R06xx
@@ -73,6 +74,12 @@ macro_rules! codes {
             /// Returns the paragraph that `--explain` prints.
             pub const fn explanation(self) -> &'static str {
                 match self { $(Code::$code => concat!($($doc, "\n"),+),)* }
+            }
+
+            /// Returns files and a command that reports the code, and the edit: a line behind `- ` is replaced by those behind `+ `.
+            /// Empty if no input gives the code.
+            pub const fn example(self) -> &'static str {
+                match self { $(Code::$code => include_str!(concat!("examples/", $text, ".txt")),)* }
             }
         }
     };
@@ -158,8 +165,6 @@ codes! {
     /// A communication whose type requires a root has none, or a communication whose type has no root
     /// specifies one.
     BadRoot = "E0310", Error;
-    /// A statement uses symmetric memory that it does not support.
-    BadMemory = "E0311", Error;
     /// A tensor is used after Deallocate released its name.
     UseAfterDeallocate = "E0312", Error;
     /// An ALLOCATE of a name that is already bound has no effect: the long form of ALLOCATE skips bound

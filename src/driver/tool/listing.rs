@@ -104,7 +104,7 @@ pub fn operators() -> String {
     out
 }
 
-/// Returns the paragraph about a diagnostic's code.
+/// Returns the paragraph about a diagnostic's code, with an example and its edit.
 ///
 /// # Errors
 /// Reports that there is no such code.
@@ -116,5 +116,9 @@ pub fn explanation(code: &str) -> Result<String, InvalidOption> {
         return Err(format!("no diagnostic has the code `{code}`{hint}").into());
     };
     let lines: Vec<&str> = known.explanation().lines().map(str::trim).collect();
-    Ok(format!("{}: {}\n", known.text(), lines.join(" ").trim()))
+    let example = match known.example() {
+        "" => String::new(),
+        it => format!("\nExample; the edit replaces the lines behind `-` by those behind `+`:\n\n{it}"),
+    };
+    Ok(format!("{}: {}\n{example}", known.text(), lines.join(" ").trim()))
 }
