@@ -181,6 +181,17 @@ def loop(x):
     return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1]
 
 
+def test_scaled_products_of_narrow_floats_are_imported():
+    def step(rank, x, w):
+        narrow = [it.to(torch.float8_e4m3fn) for it in (total(x), w)]
+        each = torch._scaled_mm(narrow[0], narrow[1].t(), x.abs().amax(1, True), w.abs().amax(1, True).t(), out_dtype=torch.bfloat16)
+        return torch._scaled_mm(*narrow[::-1], scale_a=torch.tensor(0.5), scale_b=torch.tensor(2.0), bias=x[0].bfloat16(), out_dtype=torch.bfloat16) + each
+
+    program = capture(step, tensor(16, 16), tensor(16, 16))
+    assert program.opaque == () and program.check().faults == ()
+    assert program.text.count("matmul(") == 2
+
+
 @pytest.mark.parametrize(
     "unknown",
     [
