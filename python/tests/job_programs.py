@@ -316,20 +316,25 @@ def gpu() -> None:
     model = nn.parallel.DistributedDataParallel(mlp().cuda(), device_ids=[rank])
     with torch.autocast("cuda", torch.bfloat16):
         model(torch.randn(4, 8, device="cuda")).float().mean().backward()
+    first, side, copied = torch.cuda.Stream(), torch.cuda.Stream(), torch.ones(4)
     x = torch.ones(4, device=torch.device("cuda", rank))
     with ThreadPoolExecutor() as threads:
         assert threads.submit(lambda: x.pin_memory().cuda() + torch.ones(4, device="cuda")).result().sum() == 8
     torch.cuda.set_rng_state(torch.cuda.get_rng_state(rank), rank)
     if FAULT == "graph":
         torch.cuda.CUDAGraph()
-    with torch.cuda.stream(torch.cuda.Stream()):
+    x = x / 2  # before
+    if FAULT != "before":
+        first.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(first):
         dist.all_reduce(x, async_op=True)
+        dist.all_reduce(copied.cuda())
     if FAULT == "copy":
         x.cpu()  # copy
     if FAULT != "late":
         torch.cuda.synchronize()
     print(x.to(rank).sum())  # late
-    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    event = torch.cuda.Event()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         dist.all_reduce(x)

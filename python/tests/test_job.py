@@ -129,7 +129,7 @@ def test_a_script_for_gpus_runs_with_a_stand_in(job):
     assert code == 0 and "under NCCL" in text, text
     code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", "graph")
     assert code == 1 and "does not run CUDA graphs" in text.splitlines()[-1], text
-    for fault in ("copy", "late", "stream"):
+    for fault in ("before", "copy", "late", "stream"):
         code, text = job(PROGRAMS.name, "--ranks", 2, "--cuda", "gpu", fault)
         assert code == 7 and f"[FAILED] {PROGRAMS.name}:{line_of('gpu', fault)}: " in text, text
 

@@ -1,9 +1,12 @@
 """Captures of PyTorch programs. PyTorch itself is the reference; without it, these tests are skipped."""
 
+import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from socket import gethostname
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +16,11 @@ import hir.torch
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import torch.distributed as dist  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from hir.torch._pairing import Pairing, Store  # noqa: E402
 
 import torch_programs  # noqa: E402
 
@@ -374,6 +380,27 @@ def test_a_fault_of_a_job_is_reported_before_the_call_runs():
 
 def test_jobs_whose_ranks_do_not_compile_the_same_graphs_run():
     job("right")
+
+
+def test_a_lost_store_a_killed_rank_and_a_late_rank_are_told_apart():
+    def lost(_):
+        raise dist.DistNetworkError("Broken pipe")
+
+    store = SimpleNamespace(check=lost)
+    store.clone = lambda: store
+    with pytest.raises(hir.torch.TorchImportError, match="the store of the job is lost, .* rank 0: Broken pipe"):
+        Store(store).check([])
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    for process, limit, reason in (
+        (killed.pid, 60, "rank 1 has ended"),
+        (os.getpid(), 0.01, "rank 1 has called no graph with this rank within 0.01 s"),
+    ):
+        store = Store(dist.HashStore())
+        pairing = Pairing(store, SimpleNamespace(members=(0, 1), graph=SimpleNamespace(rank=0), team=""), 0)
+        store.set(pairing.key("post"), "")
+        store.set("hir/process/1", f"{process} {gethostname()}")
+        assert pairing._wait(limit) == ([1], reason)
 
 
 def test_pieces_of_a_model_that_differ_between_ranks_are_no_fault():

@@ -1,5 +1,6 @@
 """What the backend runs, leaves to another backend, or checks as a call without code. PyTorch itself is the reference."""
 
+import math
 import warnings
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
 
 
 def results_and_gradients(function, args):
@@ -83,6 +85,39 @@ def test_hir_runs(name):
     compare(function, *args, tolerance=2e-2 if half else 1e-4, **runs)
 
 
+ROWS, DOCUMENTS = torch.arange(16), torch.tensor([0] * 6 + [1] * 10)
+ATTENTIONS = {
+    "causal": {"mask": lambda b, h, q, k: q >= k},
+    "documents": {"mask": lambda b, h, q, k: (DOCUMENTS[q] == DOCUMENTS[k]) & (q - k < 4 + h)},
+    "distances": {"score_mod": lambda score, b, h, q, k: score + (k - q) * 0.1},
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_flexible_attention_runs_and_has_gradients(name, monkeypatch):
+    change = ATTENTIONS[name]
+    mask = create_block_mask(change["mask"], None, 2, 16, 16, device="cpu", BLOCK_SIZE=8) if "mask" in change else None
+
+    def attention(q, k, v):
+        return flex_attention(q, k, v, change.get("score_mod"), block_mask=mask, enable_gqa=True)
+
+    def written_out(q, k, v):
+        scores = q @ k.transpose(-1, -2) / math.sqrt(8)
+        places = (0, torch.arange(2).view(2, 1, 1), ROWS.view(16, 1), ROWS)
+        if "mask" in change:
+            return scores.masked_fill(~change["mask"](*places), -math.inf).softmax(-1) @ v
+        return change["score_mod"](scores, *places).softmax(-1) @ v
+
+    # PyTorch has no kernel for its gradient on the CPU, and refuses it.
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
+    args = tensor(1, 2, 16, 8), tensor(1, 1, 16, 8).cos(), tensor(1, 1, 16, 8)
+    compiled = torch.compile(attention, backend="hir", options={"run": "hir"})
+    for ours, theirs in zip(results_and_gradients(compiled, args), results_and_gradients(written_out, args), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    program = capture(lambda rank, x: attention(x, x, x) * rank, torch.ones(1, 2, 16, 8))
+    assert not program.opaque and program.check().faults == ()
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
 def test_optimizers_on_lists_of_tensors_run(name):
     results = []
@@ -144,6 +179,17 @@ def capture(step, *args, ranks=2, **named):
 
 def loop(x):
     return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1]
+
+
+def test_scaled_products_of_narrow_floats_are_imported():
+    def step(rank, x, w):
+        narrow = [it.to(torch.float8_e4m3fn) for it in (total(x), w)]
+        each = torch._scaled_mm(narrow[0], narrow[1].t(), x.abs().amax(1, True), w.abs().amax(1, True).t(), out_dtype=torch.bfloat16)
+        return torch._scaled_mm(*narrow[::-1], scale_a=torch.tensor(0.5), scale_b=torch.tensor(2.0), bias=x[0].bfloat16(), out_dtype=torch.bfloat16) + each
+
+    program = capture(step, tensor(16, 16), tensor(16, 16))
+    assert program.opaque == () and program.check().faults == ()
+    assert program.text.count("matmul(") == 2
 
 
 @pytest.mark.parametrize(

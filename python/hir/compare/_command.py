@@ -34,8 +34,8 @@ def main(words: Sequence[str]) -> int:
     from ._compare import StoppedError, compare
 
     try:
-        modules = {it: _load(it) for it in dict.fromkeys((file, other or file))}
-        functions = [_function(parser, modules[it], it, of) for it, of in ((file, name), (other or file, other_name))]
+        modules = {it: load(it) for it in dict.fromkeys((file, other or file))}
+        functions = [function_of(parser, modules[it], it, of) for it, of in ((file, name), (other or file, other_name))]
         result = compare(*functions, ranks=options.ranks, timeout=options.timeout, cuda=options.cuda)
     except StoppedError as error:
         print(error)
@@ -47,13 +47,13 @@ def main(words: Sequence[str]) -> int:
     return result.code
 
 
-def _load(file: str) -> dict[str, Any]:
+def load(file: str) -> dict[str, Any]:
     """Runs a file as a module: what is under ``if __name__ == "__main__"`` does not run."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
     return runpy.run_path(file, run_name=Path(file).stem)
 
 
-def _function(parser: argparse.ArgumentParser, module: dict[str, Any], file: str, name: str) -> Callable[..., Any]:
+def function_of(parser: argparse.ArgumentParser, module: dict[str, Any], file: str, name: str) -> Callable[..., Any]:
     found: Callable[..., Any] | None = module.get(name)
     if not callable(found):
         parser.error(f"{file} has no function {name}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import runpy
-import sys
 from pathlib import Path
 from typing import Any, Sequence
 
 from .._diagnostic import HirError
+from ..compare._command import function_of, load
 
 USAGE = "python -m hir jax verify FILE.py:FUNCTION|MODULE.mlir [options]"
 
@@ -41,11 +40,7 @@ def main(words: Sequence[str]) -> int:
 
         given: tuple[Any, ...] = (text,)
         if name:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
-            function = runpy.run_path(file, run_name=Path(file).stem).get(name)
-            if not callable(function):
-                parser.error(f"{file} has no function {name}")
-            found = function()
+            found = function_of(parser, load(file), file, name)()
             given = found if isinstance(found, tuple) else (found,)
         result = verify(*given, seed=options.seed, rtol=options.rtol, passes=options.passes)
     except ImportError as error:

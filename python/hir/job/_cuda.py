@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from ._uses import Uses, enter_in_all_threads
+from ._uses import Seen, Uses, enter_in_all_threads
 
 #: What the functions of `torch.cuda` and `torch.accelerator` return that tell something of a device.
 CONSTANTS: dict[str, Any] = {
@@ -49,7 +49,7 @@ class Stream:
         # As in PyTorch, there are 32 besides the default one: then they are used again.
         self.cuda_stream = self.stream_id = min(Stream.count, 1 + (Stream.count - 1) % 32)
         Stream.count += 1
-        self.uses.streams.add(self.stream_id)
+        self.uses.add_stream(self.stream_id)
         self._before: list[Stream] = []
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -82,10 +82,10 @@ class Stream:
 
 
 class Event:
-    """An event: the calls for which its stream had waited when it was recorded."""
+    """An event: what its stream had done and waited for when it was recorded."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self._seen: frozenset[int] = frozenset()
+        self._seen = Seen(frozenset(), {})
 
     def record(self, stream: Stream | None = None) -> None:
         self._seen = Stream.uses.seen_by((stream or current_stream()).stream_id)
@@ -127,8 +127,10 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
     """Replaces the GPU by the CPU in the arguments of PyTorch's functions."""
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+        if function is torch.Tensor.pin_memory:
             return args[0]
+        if function is torch.Tensor.cuda:
+            function, args = torch.Tensor.to, (args[0], "cuda")
         if function is torch.Tensor.record_stream:
             return None
         if function in (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist):
@@ -136,7 +138,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             Stream.uses.read(args[0], function.__name__)
             result = function(*args, **(kwargs or {}))
             current_stream().synchronize()
-            return result
+            return result.clone() if result is args[0] else result
         if function is torch.device:
             return function(*args, **(kwargs or {}))
         if function is torch.nn.functional.scaled_dot_product_attention and isinstance(args[0], DTensor):
@@ -145,13 +147,17 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             result = function(*(it.to_local() if isinstance(it, DTensor) else it for it in args), **(kwargs or {}))
             return DTensor.from_local(result, query.device_mesh, query.placements, run_check=False)
         if function is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
-            args = (args[0], "cpu", *args[2:])
+            args = (args[0], "cuda", *args[2:])
+        is_moved = function is torch.Tensor.to and any(map(_is_gpu, (*args, *(kwargs or {}).values())))
         if any(_is_gpu(it) for it in args):
             args = tuple("cpu" if _is_gpu(it) else it for it in args)
         if kwargs:
             kwargs = {name: "cpu" if _is_gpu(it) or name == "device" and type(it) is int else it for name, it in kwargs.items()}
             kwargs.pop("pin_memory", None)
-        return function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        if is_moved and result is args[0]:
+            Stream.uses.moved(result)
+        return result
 
 
 def stand_in(rank: int, ranks: int, uses: Uses, synchronize: Callable[[], None]) -> None:

@@ -110,6 +110,14 @@ def _fault(outcome: Outcome, report: HangReport | None) -> tuple[str, str] | Non
     return of_hang if outcome.stopped == "standstill" else None
 
 
+#: When a buffer is used, by how it is.
+WHEN = {
+    "": " before the wait for it",
+    "elsewhere": " on a stream that does not follow the wait for it",
+    "earlier": ", which starts on a stream that does not follow this use",
+}
+
+
 def _own(code: str, text: str) -> tuple[str, str]:
     return f"[{code}] Error: {text}", text
 
@@ -120,9 +128,9 @@ def _use_texts(uses: list[Use]) -> Iterator[str]:
     for it in uses:
         name = it.operator.rpartition("::")[2].strip("_")
         verb = {"reads": "reads an output of", "writes": "writes a buffer of", "uses": "uses a buffer of"}[it.how.partition(" ")[0]]
-        when = "on a stream that does not follow the wait for it" if " " in it.how else "before the wait for it"
+        when = WHEN[it.how.partition(" ")[2]]
         call = it.call.lstrip("_").partition(" ")[0]
-        text = f"{shown(it.place)}: {name} {verb} the {call} ({shown(it.call_place)}) {when}"
+        text = f"{shown(it.place)}: {name} {verb} the {call} ({shown(it.call_place)}){when}"
         ranks.setdefault(text, []).append(it.rank)
     for text, found in ranks.items():
         yield f"{text}, on {numbers(found)}"

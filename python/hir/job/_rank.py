@@ -98,7 +98,7 @@ class Rank:
         self._calls: dict[Call, int] = {}
         self._stacks = Stacks()
         self._reported: set[tuple[str, ...]] = set()
-        self.uses = Uses(self._report_use)
+        self.uses = Uses(self._report_use, self.place)
         #: What knows the tensors without values, if there are any.
         self.absent: Absent | None = None
         threading.Thread(target=self._receive, name=f"{THREADS}receive", daemon=True).start()
@@ -151,6 +151,9 @@ class Rank:
                     self.wait(issued)
             for it in unordered:
                 self._report_use(it.about, "uses", f"the {name.lstrip('_').partition(' ')[0]}")
+            use = self.uses.not_followed(inputs, [it for it, _ in outputs]) if group.is_nccl else None
+            if use is not None:
+                self._report_use((name, place), "uses earlier", use.operator, use.place)
             with self._lock:
                 has_values = self.absent is None or not any(map(self.absent.has, pieces))
                 offset = self._memory.write(pieces) if has_values else NO_VALUES
@@ -318,9 +321,8 @@ class Rank:
     def report_outside(self, what: str, frame: FrameType | None) -> None:
         self.send("outside", what, self.place(frame))
 
-    def _report_use(self, about: tuple[str, str], how: str, operator: str) -> None:
-        _, place = self._stacks.of(sys._getframe(1))
-        finding = (how, operator, place, *about)
+    def _report_use(self, about: tuple[str, str], how: str, operator: str, place: str = "") -> None:
+        finding = (how, operator, place or self.place(sys._getframe(1)), *about)
         if finding not in self._reported:
             self._reported.add(finding)
             self.send("use", *finding)

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._calls import NAMESPACES
+from ._streams import Access, Clock, Range, Streams, range_of
 
 #: The most calls that some streams have waited for, and others have not, of which uses are seen.
 MAX_WAITED = 64
-
-Range = tuple[int, int]
-
 
 def is_of_shape_only(name: str) -> bool:
     """Whether an operator of aten takes a tensor for its shape and type, not for its elements."""
@@ -55,18 +54,6 @@ def _access(operator: Any) -> dict[str, str] | None:
     return found
 
 
-def range_of(tensor: Any) -> Range | None:
-    """Returns the addresses of a tensor: from the first byte to behind the last."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
-        return None
-    try:
-        start = tensor.data_ptr()
-    except RuntimeError:  # It has no storage: a wrapper or a fake tensor.
-        return None
-    last = sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride()))
-    return (start, start + (last + 1) * tensor.element_size()) if start else None
-
-
 @dataclass
 class Pending:
     """A communication that not all streams have waited for."""
@@ -85,6 +72,13 @@ class Pending:
     streams: set[int]
 
 
+class Seen(NamedTuple):
+    """What a stream follows: the pending calls for which it has waited, and what streams have done."""
+
+    numbers: frozenset[int]
+    clock: Clock
+
+
 def _meets(one: Range, others: Sequence[Range]) -> bool:
     return any(one[0] < it[1] and it[0] < one[1] for it in others)
 
@@ -98,18 +92,22 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 class Uses(TorchDispatchMode):  # type: ignore[misc]
-    """Sees the operators of the main thread while communications are pending, and reports ``(call, how, operator)``."""
+    """Sees the operators of the main thread while communications are pending, or with several streams, and reports ``(call, how, operator)``.
+
+    ``place`` returns the line of the script that leads to a frame.
+    """
 
     #: Those with functions as arguments, as flexible attention, are seen as one.
     supports_higher_order_operators = True
 
-    def __init__(self, report: Callable[[tuple[str, str], str, str], None]) -> None:
+    def __init__(self, report: Callable[[tuple[str, str], str, str], None], place: Callable[[Any], str]) -> None:
         super().__init__()
-        self._report = report
+        self._report, self._place = report, place
         self._pending: dict[int, Pending] = {}
         self._is_quiet = False
         #: The streams that there are, and the one that is current; stream 0 is the default one.
         self.streams = {0}
+        self._work = Streams()
         self.current: Callable[[], int] = lambda: 0
         #: Whether a backward pass runs, and whether its operators have to be seen from the begin on: None if none has made a call yet.
         self._is_backward = False
@@ -121,14 +119,14 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             if self._is_backward or threading.current_thread() is not threading.main_thread():
                 return run(*args, **kwargs)
             self._is_backward = True
-            self._set_entered(self._sees_backward is not False or bool(self._pending))
+            self._set_entered(self._sees_backward is not False or self._has_work())
             try:
                 return run(*args, **kwargs)
             finally:
                 self._is_backward = False
                 if any(it.is_of_backward for it in list(self._pending.values())):
                     self._sees_backward = True
-                self._set_entered(bool(self._pending))
+                self._set_entered(self._has_work())
 
         torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
         for name in ("numpy", "tolist"):
@@ -146,8 +144,15 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
 
     def read(self, tensor: Any, name: str) -> None:
         """Notes that the host reads a tensor."""
-        if self._pending and not self._is_quiet:
+        if self._has_work() and not self._is_quiet:
             self._look_at(tensor, "reads", name)
+
+    def _has_work(self) -> bool:
+        return bool(self._pending) or len(self.streams) > 1
+
+    def add_stream(self, stream: int) -> None:
+        self.streams.add(stream)
+        self._set_entered(self._has_work())
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -168,7 +173,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         call = self._pending.pop(number, None)
         if call is not None and call.is_of_backward and self._sees_backward is None:
             self._sees_backward = False
-        if not self._pending and not self._is_backward:
+        if not self._has_work() and not self._is_backward:
             self._set_entered(False)
 
     def end_wait(self, number: int) -> None:
@@ -177,10 +182,14 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         if call is not None:
             if call.is_of_backward:
                 self._sees_backward = True
-            self.follow(self.current(), [number])
+            self._wait(self.current(), [number])
 
-    def follow(self, stream: int, numbers: Iterable[int]) -> None:
-        """Notes that a stream runs on when these calls have completed."""
+    def follow(self, stream: int, seen: Seen) -> None:
+        """Notes that a stream runs on when this has completed."""
+        self._work.follow(seen.clock, stream)
+        self._wait(stream, seen.numbers)
+
+    def _wait(self, stream: int, numbers: Iterable[int]) -> None:
         for call in filter(None, map(self._pending.get, numbers)):
             call.streams.add(stream)
             if call.streams >= self.streams:
@@ -189,14 +198,33 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         for number in waited[:-MAX_WAITED]:
             self.remove(number)
 
-    def seen_by(self, stream: int) -> frozenset[int]:
-        """Returns the pending calls that a stream has waited for."""
-        return frozenset(it.number for it in list(self._pending.values()) if stream in it.streams)
+    def seen_by(self, stream: int) -> Seen:
+        return Seen(frozenset(it.number for it in list(self._pending.values()) if stream in it.streams), self._work.record(stream))
 
-    def synchronize(self, numbers: Iterable[int] | None = None) -> None:
-        """Notes that the host, and so what it starts from now on, has waited for these calls, or for all."""
-        for number in list(self._pending) if numbers is None else numbers:
+    def synchronize(self, seen: Seen | None = None) -> None:
+        """Notes that the host, and so what it starts from now on, has waited for this, or for all."""
+        for stream in self.streams if seen is None else ():
+            self._work.follow(self._work.record(stream))
+        if seen is not None:
+            self._work.follow(seen.clock)
+        for number in list(self._pending) if seen is None else seen.numbers:
             self.remove(number)
+
+    def not_followed(self, reads: Sequence[Any], writes: Sequence[Any]) -> Access | None:
+        """Returns a use by another stream of what a communication is about to read or to write, if it does not follow that."""
+        found = ((it, is_write) for is_write, tensors in enumerate((reads, writes)) for it in tensors)
+        return next((use for it, is_write in found for use in self._work.not_followed(self.current(), it, bool(is_write))), None)
+
+    def moved(self, tensor: Any) -> None:
+        """Notes that the stream that is current has copied a tensor to the GPU."""
+        self._work.forget(tensor)
+        self._note(tensor, True, "to")
+
+    def _note(self, value: Any, writes: bool, operator: str) -> None:
+        if len(self.streams) > 1:
+            place = self._place(sys._getframe(2))
+            for it in _tensors(value):
+                self._work.note(self.current(), it, writes, operator, place)
 
     def earlier(self, queue: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Pending], list[Pending]]:
         """Returns the pending communications on buffers of a new one: those that it follows in its queue, and those that nothing orders."""
@@ -227,13 +255,18 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
         self.look(operator, args, kwargs or {})
         was_quiet, self._is_quiet = self._is_quiet, True
         try:
-            return operator(*args, **(kwargs or {}))
+            result = operator(*args, **(kwargs or {}))
         finally:
             self._is_quiet = was_quiet
+        if not was_quiet and not isinstance(operator, HigherOrderOperator):
+            schema = operator._schema
+            if "empty" not in schema.name and not any(it.alias_info for it in schema.returns):
+                self._note(result, True, schema.name)
+        return result
 
     def look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Looks at what an operator uses."""
-        if not self._pending or self._is_quiet:
+        if self._is_quiet or not self._has_work():
             return
         if isinstance(operator, HigherOrderOperator):
             self._look_at((*args, *kwargs.values()), "reads", operator.name())
@@ -251,6 +284,7 @@ class Uses(TorchDispatchMode):  # type: ignore[misc]
             self.synchronize(self.seen_by(self.current()))
 
     def _look_at(self, value: Any, how: str, operator: str) -> None:
+        self._note(value, how == "writes", operator)
         for at in filter(None, map(range_of, _tensors(value))):
             for it in list(self._pending.values()):
                 if self.current() in it.streams or not (_meets(at, it.writes) or how == "writes" and _meets(at, it.reads)):

@@ -22,6 +22,7 @@ from ._program import TorchProgram
 from ._reasons import Options, imported, passes_of, why_not, why_not_alone
 from ._shared_heads import share_heads
 from ._sizes import BySizes, has_symbolic_sizes
+from ._written_out import attentions_written_out
 
 #: A graph whose simulation takes more time of the CPU than this is left to PyTorch from then on, in seconds.
 SLOWEST = 0.05
@@ -90,7 +91,7 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     simulates = chosen.run != "torch" and all(_device(it) == "cpu" for it in inputs)
     try:
         return aot_module_simplified(
-            module,
+            attentions_written_out(module) if simulates else module,
             inputs,
             decompositions=decompositions() if simulates else None,
             partition_fn=partition,

@@ -13,6 +13,7 @@ from ._graph import Graph, TorchImportError, TransferOrder
 from ._layers import traced_once, with_bodies
 from ._pairing import graphs_of_all_ranks
 from ._program import TorchProgram, from_graphs
+from ._written_out import attentions_written_out
 
 #: How long a rank waits for the graphs of the others, in seconds.
 TIMEOUT = 300.0
@@ -221,6 +222,7 @@ def _captured(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
             )
         if any(type(it) not in (torch.Tensor, torch.nn.Parameter) and isinstance(it, torch.Tensor) for it in inputs):
             module = with_bodies(module)
+        module = attentions_written_out(module)
         forward = captured if direction == "forward" else unchanged
         compiled = aot_module_simplified(
             module,

@@ -20,19 +20,26 @@ class LeftToPyTorch(Exception):
     """Ends a compilation by hir. The message is the reason."""
 
 
+def copied(module: Any) -> Any:
+    """Returns another graph with the same parameters and attributes."""
+    import torch
+
+    own = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+    own.meta.update(module.meta)
+    return own
+
+
 def compiled(module: Any, inputs: Sequence[Any], backend: Backend) -> Callable[..., Any]:
     """Compiles a graph of Dynamo, or one of AOTAutograd, which has no gradients. If the backend fails, PyTorch runs the graph, with the reason.
 
-    The backend gets another graph with the same parameters and attributes, because backends change graphs.
+    The backend gets another graph, because backends change graphs.
     """
     import torch
 
     compiler = torch._dynamo.lookup_backend(backend)
     try:
         with busy():
-            own = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
-            own.meta.update(module.meta)
-            result: Callable[..., Any] = compiler(own, inputs)
+            result: Callable[..., Any] = compiler(copied(module), inputs)
         return result
     except Exception as error:
         name = backend if isinstance(backend, str) else getattr(backend, "__name__", "fallback")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import os
 import pickle
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from socket import gethostname
 from time import monotonic, sleep
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from ._communicating import communicating_nodes
 from ._fx import groups_by_name
@@ -27,11 +29,30 @@ BUSY = 600.0
 KEPT = 64
 
 
+class Store:
+    """The store of a job, by a client of its own: calls of others may block theirs. Names the cause if the process that hosts it has ended."""
+
+    def __init__(self, shared: Any) -> None:
+        self.shared, self._own = shared, shared.clone()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import torch.distributed as dist
+
+        def call(*args: Any) -> Any:
+            try:
+                return getattr(self._own, name)(*args)
+            except (dist.DistNetworkError, dist.DistStoreError) as error:
+                cause = str(error).partition("\n")[0]
+                raise TorchImportError(f"the store of the job is lost, with the process that hosts it, torchrun or rank 0: {cause}") from error
+
+        return call
+
+
 @dataclass
 class Job:
     """What this rank has posted in the store of a job."""
 
-    store: Any
+    store: Store
     #: The number of its calls, by the ranks that they communicate with.
     calls: dict[tuple[int, ...], int] = field(default_factory=dict)
     #: The graphs that it has posted, by their names.
@@ -51,15 +72,16 @@ def job() -> Job | None:
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return None
     store = dist.distributed_c10d._get_default_store()
-    if _job is None or _job.store is not store:
-        _job = Job(store)
-        atexit.register(_end, store, dist.get_rank())
+    if _job is None or _job.store.shared is not store:
+        _job = Job(Store(store))
+        _job.store.set(f"hir/process/{dist.get_rank()}", f"{os.getpid()} {gethostname()}")
+        atexit.register(_end, _job.store, dist.get_rank())
     return _job
 
 
-def _end(store: Any, rank: int) -> None:
+def _end(store: Store, rank: int) -> None:
     """Lets the other ranks know that this one has ended: it calls no graph."""
-    with suppress(RuntimeError):  # The store may have ended with the job.
+    with suppress(TorchImportError):  # The store may have ended with the job.
         store.set(f"hir/end/{rank}", "")
 
 
@@ -168,7 +190,7 @@ class Caller:
 class Pairing:
     """A call of this rank, which is paired with those of other ranks."""
 
-    def __init__(self, store: Any, caller: Caller, call: int) -> None:
+    def __init__(self, store: Store, caller: Caller, call: int) -> None:
         self._store, self._caller, self._call, self._members = store, caller, call, caller.members
         self._everyone = range(len(self._members))
 
@@ -198,6 +220,16 @@ class Pairing:
         """Whether a rank has said that it has ended (`end`), waits for others no longer (`left`), or compiles (`busy`)."""
         return bool(self._store.check([f"hir/{state}/{self._members[rank]}"]))
 
+    def _end_killed(self, rank: int) -> None:
+        """Says for a rank of this machine that it has ended, if its process was killed."""
+        key = f"hir/process/{self._members[rank]}"
+        number, _, host = self._store.get(key).decode().partition(" ") if self._store.check([key]) else ("", "", "")
+        if host == gethostname():
+            try:
+                os.kill(int(number), 0)
+            except ProcessLookupError:
+                _end(self._store, self._members[rank])
+
     def _wait(self, limit: float) -> tuple[list[int], str]:
         """Waits for the posts. Returns the ranks that have posted none, and why this one waits no longer."""
         deadline, latest, pause = monotonic() + limit, monotonic() + limit + BUSY, 0.0005
@@ -206,6 +238,8 @@ class Pairing:
             # What a rank has posted before it ended or left is there now.
             missing = [it for it in self._everyone if not self._store.check([self.key("post", it)])]
             names = "rank " + ", ".join(str(self._members[it]) for it in missing)
+            for it in missing:
+                self._end_killed(it)
             if set(missing) & set(states["end"]):
                 return missing, f"{names} has ended"
             if set(missing) & set(states["left"]):

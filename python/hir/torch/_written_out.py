@@ -5,6 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Sequence
 
+from ._fallback import copied
+
+
+def attentions_written_out(module: Any) -> Any:
+    """Returns a graph of Dynamo in which flexible attention, with its masks and changes of scores, is PyTorch's own function of matrices."""
+    from torch._higher_order_ops.flex_attention import flex_attention, math_attention
+
+    if not any(it.target is flex_attention for it in module.graph.nodes):
+        return module
+    own = copied(module)
+    for it in own.graph.nodes:
+        if it.target is flex_attention:
+            it.target = math_attention
+    own.recompile()
+    return own
+
 
 def functions() -> dict[str, Callable[..., Any]]:
     """The decompositions, by the names of their operators."""

@@ -127,6 +127,20 @@ def grouped_mm(call: Call, a: Value, b: Value, ends: Value | None = None, bias: 
     return to.convert(to.cat(products, 0) if product is None else product, call.dtype)
 
 
+@operator("aten._scaled_mm.default", counterpart="`matmul` of conversions to `float`, and `*`")
+def scaled_mm(
+    call: Call, a: Value, b: Value, scale_a: Value, scale_b: Value, bias: Value | None = None, scale: Value | None = None, *_: Any, **__: Any
+) -> Value:
+    """A scale is one number, or one for each row of the first matrix and for each column of the second one."""
+    product = call.to.matmul(*(call.to.convert(it, "float32") for it in (a, b)))
+    for it, of_each in ((scale_a, (call.shape[0], 1)), (scale_b, (1, call.shape[1]))):
+        if math.prod(it.shape) != 1 and it.shape != of_each or it.dtype != "float32" or scale is not None:
+            raise call.error("hir imports it with scales of matrices, of rows and of columns")
+        product = apply(call, "*", [product, it], "float32")
+    product = product if bias is None else apply(call, "+", [product, bias], "float32")
+    return call.to.convert(product, call.dtype)
+
+
 def check_convolution(call: Call, x: Value, weight: Value, transposed: bool) -> None:
     if transposed or x.ndim != weight.ndim:
         raise call.error("hir imports only batches, and no transposed convolutions")

@@ -51,7 +51,9 @@ def aliases(call: Call, xs: tuple[Value, ...]) -> tuple[Value, ...]:
     "prims.convert_element_type.default",
     counterpart="a conversion, `__float2bfloat(x)`",
 )
-def to_copy(call: Call, x: Value, *_: Any, **__: Any) -> Value:
+def to_copy(call: Call, x: Any, *_: Any, **__: Any) -> Value:
+    if not isinstance(x, Value):
+        return call.to.full((), x, call.dtype)
     if call.dtype in PARTS or x.dtype in PARTS:
         return complex_copy(call, x)
     return call.to.convert(x, call.dtype)
