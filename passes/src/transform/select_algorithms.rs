@@ -56,7 +56,7 @@ pub(crate) const PASS: Pass = Pass::new("select-algorithms", include_str!("selec
     .about("choose the algorithm of every collective by its type, size and team")
     .with_options(&[
         OptionSpec::new("table", OptionKind::Text, Some(DEFAULT_RULES))
-            .about("selection rules, such as `2:8M=one-shot-ll;*=nccl`, or a device that has some: `h200`, `h100`, `b200`"),
+            .about("selection rules, such as `2:8M=one-shot-ll;*=nccl`, or `h200`, `h100` or `b200`"),
         ONLY,
         EXCEPT,
     ]);

@@ -90,7 +90,8 @@ pub fn catalog() -> Catalog {
 /// Makes each `auto` whose option has the default value estimate with the machine of `--machine`, and each `select-algorithms` use the rules
 /// for `gpu`, the name of the GPU of this process; without it, for that of the machine. Returns false if there is a machine, but no such pass.
 pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>, gpu: Option<&str>) -> bool {
-    let gpu = gpu.or(machine.map(|it| it.machine.gpu.as_str())).filter(|it| !it.is_empty());
+    // A nominal machine and an emulated GPU have other names.
+    let gpu = gpu.or(machine.map(|it| it.machine.gpu.as_str())).filter(|it| it.starts_with("NVIDIA "));
     let gpu = gpu.map(|it| algorithm_table::device(it).unwrap_or(it));
     let mut is_used = machine.is_none();
     for PassCall { pass, arguments, .. } in calls {
