@@ -8,7 +8,9 @@
 //! 512 KiB, NCCL for all other collectives of teams of two, and one-shot-ll for those of other teams up to 8 KiB.
 //! Sizes are in bytes, of the input or the output of one rank, whichever is larger; the suffixes `K`, `M` and `G`
 //! are powers of 1024. A rule without a type matches all types that support its algorithm, a rule without a size
-//! matches all sizes, and `*` matches any team.
+//! matches all sizes, `5-7` matches teams of 5 to 7, and `*` matches any team. The name of a device stands for its rules.
+
+use std::{ops::RangeInclusive, slice};
 
 use crate::InvalidOption;
 use crate::words::{Algorithm, CommunicationType};
@@ -35,6 +37,51 @@ pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one
      Allreduce/8:32K=one-shot-ll;Allreduce/8:256K=two-shot-ll;\
      Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
      ReduceScatter/8:256K=one-shot-ll;ReduceScatter/8=one-shot;8:512K=one-shot-ll;8=one-shot;*=nccl";
+
+/// The device of `DEFAULT_RULES`.
+pub const DEFAULT: &str = "h200";
+
+/// The devices with rules: the name, the name by which the driver knows the device, and the rules. A rule for all-reduces of a team is
+/// `SMALL`, or from the times of vLLM's kernels in <https://github.com/vllm-project/vllm/pull/24111> (bf16, 512 KiB to 64 MiB): its
+/// one-stage kernel is `one-shot`; its two-stage kernel and PyTorch's symmetric-memory two-shot are `two-shot`. A team that was not
+/// measured has an algorithm of hir only where it is no slower than NCCL in both teams next to it. All others are the default rules.
+///
+/// * `h100`: teams of 6 in that source; those of 3 lie between 2 and 4, those of 5 between 4 and 6. Those of 7 have the rules for 6, and
+///   those of 8 the default ones.
+/// * `b200`: teams of 2, 4, 6 and 8 in that source.
+const DEVICES: [(&str, &str, &[&str]); 3] = [
+    (DEFAULT, "NVIDIA H200", &[DEFAULT_RULES]),
+    (
+        "h100",
+        "NVIDIA H100 80GB HBM3",
+        &[
+            SMALL,
+            "Allreduce/3:1536K=one-shot;Allreduce/3:16M=two-shot;Allreduce/3=nccl;Allreduce/3=two-shot",
+            "Allreduce/5-7:512K=one-shot;Allreduce/5-7:32M=two-shot;Allreduce/5-7=nccl;Allreduce/5-7=two-shot",
+            DEFAULT_RULES,
+        ],
+    ),
+    (
+        "b200",
+        "NVIDIA B200",
+        &[
+            SMALL,
+            "Allreduce/2-3:2M=one-shot;Allreduce/2-3:4M=two-shot;Allreduce/2-3=nccl;Allreduce/2-3=two-shot",
+            "Allreduce/4-6:2M=one-shot;Allreduce/4-7:1M=one-shot;Allreduce/4-7:32M=two-shot;Allreduce/4-7=nccl;Allreduce/4-7=two-shot",
+            "Allreduce/8:1M=one-shot;Allreduce/8:47M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot",
+            DEFAULT_RULES,
+        ],
+    ),
+];
+
+/// The default rules for the sizes that no source has for other devices, and for other teams by the rules for 4 and 8.
+const SMALL: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/3-4:64K=one-shot-ll;Allreduce/5-8:32K=one-shot-ll;\
+     Allreduce/3-8:256K=two-shot-ll";
+
+/// Returns the name of a device with rules, given this name or that of the driver.
+pub fn device(name: &str) -> Option<&'static str> {
+    DEVICES.iter().find(|it| it.0 == name || it.1 == name).map(|it| it.0)
+}
 
 /// What is known of an algorithm. All that is particular to it is here, and in the file of its transport.
 #[derive(Clone, Copy, Debug)]
@@ -130,20 +177,22 @@ pub struct RuleError<'t> {
 struct Rule {
     /// The type of the collective; `None` matches all types that support the algorithm.
     kind: Option<CommunicationType>,
-    /// Number of ranks in the team; `None` matches any number.
-    team: Option<usize>,
+    /// Numbers of ranks in the team.
+    team: RangeInclusive<usize>,
     /// Maximum number of bytes per rank; `None` matches any number.
     bytes: Option<u64>,
     algorithm: Algorithm,
 }
 
 impl AlgorithmTable {
-    /// Parses a table.
+    /// Parses a table, or finds that of a device.
     ///
     /// # Errors
     /// Returns the first rule that does not parse, and why.
     pub fn parse(text: &str) -> Result<Self, RuleError<'_>> {
-        let rules = text.split(';').map(str::trim);
+        let of_device = DEVICES.iter().find(|it| it.0 == text || it.1 == text).map(|it| it.2);
+        let parts = of_device.unwrap_or(slice::from_ref(&text)).iter();
+        let rules = parts.flat_map(|it| it.split(';')).map(str::trim);
         let rules = rules.map(|it| rule(it).map_err(|reason| RuleError { rule: it, reason }));
         rules.collect::<Result<Vec<_>, _>>().map(Self)
     }
@@ -158,7 +207,7 @@ impl AlgorithmTable {
     ) -> Option<Algorithm> {
         let fits = |it: &&Rule| {
             it.kind.is_none_or(|it| it == kind)
-                && it.team.is_none_or(|size| size == team)
+                && it.team.contains(&team)
                 && it.bytes.is_none_or(|most| bytes <= most)
                 && supports(it.algorithm, kind)
                 && has(it.algorithm)
@@ -186,14 +235,11 @@ fn rule(text: &str) -> Result<Rule, InvalidOption> {
         Some((team, bytes)) => (team.trim(), Some(bytes.trim())),
         None => (size.trim(), None),
     };
-    let team = match team {
-        "*" => None,
-        team => Some(team.parse().map_err(|_| {
-            format!(
-                "`{team}` is not a number of ranks; expected a number or `*`, such as `Allreduce/2=one-shot`"
-            )
-        })?),
-    };
+    let (first, last) = team.split_once('-').unwrap_or((team, team));
+    let range = || Some(first.parse().ok()?..=last.parse().ok()?).filter(|it| !it.is_empty());
+    let team = if team == "*" { Some(0..=usize::MAX) } else { range() }.ok_or_else(|| {
+        format!("`{team}` is not a number of ranks; expected a number, a range such as `5-7`, or `*`")
+    })?;
     let as_bytes = |text| {
         bytes_of(text).ok_or_else(|| format!("`{text}` is not a number of bytes; expected one such as `64K`"))
     };

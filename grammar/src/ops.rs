@@ -415,12 +415,12 @@ table! {
     GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(OFFSETS), opt_read(SCALE1), opt_read(SCALE2),
-            opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp", TypeRule::Unchecked) };
+            opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp", TypeRule::Scaled) };
     /// A matrix product of scaled operands.
     ScaledMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), opt_read(ALPHA), opt_read(BIAS),
-            opt_read(BETA)], ..call("ScaledMmaOp", TypeRule::Unchecked) };
+            opt_read(BETA)], ..call("ScaledMmaOp", TypeRule::Scaled) };
     /// One product of block-scaled fp4 matrices per group.
     CutlassGroupedMma = OpDef { format: AsmFormat::Call, args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), reads(ALPHA), reads(PROBLEM_SIZES),
@@ -457,6 +457,8 @@ pub enum TypeRule {
     Linear,
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul,
+    /// Products with scales, or for each group.
+    Scaled,
     /// Scaled dot-product attention.
     Sdpa,
     /// Its gradient.

@@ -23,6 +23,7 @@ mod ranks;
 mod reduce;
 mod reshape;
 mod same;
+mod scaled;
 mod sdpa;
 mod sdpa_bwd;
 mod select;
@@ -159,6 +160,7 @@ impl TypeRule {
             Self::Expand => &expand::Expand,
             Self::Linear => &linear::Linear,
             Self::Matmul => &matmul::Matmul,
+            Self::Scaled => &scaled::Scaled,
             Self::Sdpa => &sdpa::Sdpa,
             Self::SdpaBwd => &sdpa_bwd::SdpaBwd,
             Self::Reduce => &reduce::Reduce,

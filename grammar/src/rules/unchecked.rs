@@ -12,11 +12,6 @@ impl Rule for Unchecked {
                 check.integers(index, "the indices");
                 check.equal_types(&[base, value, out]);
             }
-            (Op::GroupedMma, ..) => {
-                if let Some(offsets) = check.stmt.get(attr::OFFSETS) {
-                    check.integers(offsets, "the offsets");
-                }
-            }
             (Op::Repeat, &[operand], Some(out)) => check.equal_types(&[operand, out]),
             _ => (),
         }

@@ -36,6 +36,8 @@
 //! `only=T4` and `except=T4` choose communications by the tensor that remarks name, so that several calls of the pass can split each in its
 //! own way.
 //!
+//! Without `count` and `ratio`, all-reduces whose results no later product needs, such as gradients, stay whole if one of them is in front of a
+//! product.
 //! Last, what reads the result of a communication that is in no loop moves behind the next matrix product (`delay`), so that the reduction
 //! of a gradient, and the gather of an updated weight, run beside the products of the next layer.
 
@@ -138,10 +140,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         remarks.no_effect(program.spans.header, message, "nothing is split");
     }
     comms.retain(|(_, ways)| ways.first().is_some_and(|it| arguments.selects(program, &[it.subject])));
+    let has_chunks = arguments.count("count").is_some() || arguments.counts("ratio").is_some();
+    let unneeded = if has_chunks { FxHashSet::default() } else { delay::unneeded_by_products(program) };
     largest_first(program, &mut comms);
     let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =
         Default::default();
-    if let Some(found) = batch::attempt_together(program, arguments, loops) {
+    if let Some(found) = batch::attempt_together(program, arguments, (loops, &unneeded)) {
         (*program, together, reasons) = (found.program, found.chunks, found.reasons);
         change = Change::Changed;
     }
@@ -165,6 +169,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             continue;
         }
         let attempted = check_requested(arguments, exchange).and_then(|()| {
+            if unneeded.contains(&stmt) {
+                return Err("no later product needs its result".into());
+            }
             if let Some(reason) = reasons.get(&stmt).filter(|_| examined.spent() > MAX_EXAMINED_AGAIN) {
                 return Err(reason.clone());
             }

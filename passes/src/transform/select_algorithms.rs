@@ -21,8 +21,10 @@
 //!
 //! `only=T4` and `except=T4` choose collectives by their input or output.
 //!
-//! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
-//! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
+//! `table=` contains the rules, or names a device that has rules: `h200`, which is the default, `h100` or `b200`. `hir-run` names
+//! its GPU, and `--machine` that of its table; a remark says so of a GPU without rules. `grammar/src/algorithm_table.rs` has the
+//! rules and their sources. Sizes are the bytes of one rank's part of the input or the output, whichever is larger.
+//! The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
 //! post has to use the same algorithm. It keeps the algorithm of a collective whose input and output may share storage
 //! where NCCL would be selected, unless they are one tensor and NCCL takes it in place. An algorithm over peer memory is selected
@@ -33,7 +35,7 @@
 use grammar::{
     Algorithm, AxisKind, Backend, CommunicationType, Diagnostic, Op, OpStmt, ParallelType, Program, Stmt,
     StmtId, TensorId,
-    algorithm_table::{AlgorithmTable, DEFAULT_RULES, facts, has_epilogue},
+    algorithm_table::{self, AlgorithmTable, DEFAULT_RULES, facts, has_epilogue},
     attr,
 };
 use hir_ir::blocks;
@@ -54,17 +56,23 @@ pub(crate) const PASS: Pass = Pass::new("select-algorithms", include_str!("selec
     .about("choose the algorithm of every collective by its type, size and team")
     .with_options(&[
         OptionSpec::new("table", OptionKind::Text, Some(DEFAULT_RULES))
-            .about("selection rules, such as `2:8M=one-shot-ll;*=nccl`"),
+            .about("selection rules, such as `2:8M=one-shot-ll;*=nccl`, or `h200`, `h100` or `b200`"),
         ONLY,
         EXCEPT,
     ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(DEFAULT_RULES);
+    let is_other_gpu = text.starts_with("NVIDIA ") && algorithm_table::device(text).is_none();
+    if is_other_gpu {
+        let message = format!("`select-algorithms` has no rules for `{text}`, and uses those for `h200`");
+        remarks.note(program.spans.header, message, "`hir tune collectives` measures rules for `table=`");
+    }
+    let text = if is_other_gpu { DEFAULT_RULES } else { text };
     let table = AlgorithmTable::parse(text).map_err(|it| {
         arguments
             .error("table", format!("`{}` is not a selection rule", it.rule), it.reason.to_string())
-            .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
+            .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`, or `h200`, `h100` or `b200`")
     })?;
     arguments.check_names(program)?;
     let (mut changed, mut all) = (false, Vec::new());

@@ -1,6 +1,6 @@
 //! The choices of `@auto`, and the passes that make them.
 
-use grammar::CommunicationType;
+use grammar::{CommunicationType, algorithm_table};
 
 use super::communications::Communication;
 
@@ -151,8 +151,8 @@ impl Choices {
         self.of_kinds.iter().map(|it| it.pieces).chain(own).sum()
     }
 
-    /// Returns the passes; `per_host` is the number of ranks on each host.
-    pub fn passes(&self, per_host: usize) -> String {
+    /// Returns the passes; `per_host` is the number of ranks on each host, and `device` has the rules of algorithms.
+    pub fn passes(&self, per_host: usize, device: &str) -> String {
         let names: Vec<&str> = self.of_tensors.iter().map(|it| it.0.as_str()).collect();
         let except = if names.is_empty() { String::new() } else { format!("except={}", names.join(";")) };
         let mut overlap = String::new();
@@ -169,6 +169,10 @@ impl Choices {
         overlap += &format!("overlap{{{}}}", joined(&[&options(&self.of_kinds), &except]));
         let all = self.of_kinds.iter().filter(|it| it.kind.is_none());
         algorithms.extend(all.filter_map(|it| it.options).map(|it| joined(&[it, &except])));
+        if device != algorithm_table::DEFAULT {
+            let others = algorithms.iter_mut().filter(|it| !it.contains("table="));
+            others.for_each(|it| *it = joined(&[&format!("table={device}"), it]));
+        }
         let fuse = if algorithms.is_empty() { "" } else { "fuse-collective-epilogue," };
         let select = |it: &String| {
             if it.is_empty() {
@@ -256,14 +260,17 @@ mod tests {
         let all = combinations(|_| true);
         assert!(all.len() > 100);
         for choices in all {
-            let text = choices.passes(2);
+            let text = choices.passes(2, algorithm_table::DEFAULT);
             assert!(passes::parse(&text).is_ok(), "{text}");
         }
     }
 
     #[test]
     fn the_first_combination_splits_nothing() {
-        let first = combinations(|_| true).first().map(|it| it.passes(0)).unwrap_or_default();
+        let first = combinations(|_| true)
+            .first()
+            .map(|it| it.passes(0, algorithm_table::DEFAULT))
+            .unwrap_or_default();
         assert!(
             first.contains("overlap{allgather=whole,reduce-scatter=whole,allreduce=whole,transfer=whole}"),
             "{first}"
@@ -282,7 +289,7 @@ mod tests {
         };
         let split = named("ring of gets", Some(CommunicationType::Allgather));
         let own = named("NCCL", None).map(|algorithms| Strategy { split, algorithms });
-        let text = own.map(|it| base.with("T4", it).passes(0)).unwrap_or_default();
+        let text = own.map(|it| base.with("T4", it).passes(0, algorithm_table::DEFAULT)).unwrap_or_default();
         for part in [
             "overlap{only=T4,allgather=p2p-ring,backend=cuda,",
             "except=T4},lower",

@@ -37,7 +37,11 @@ pub mod machine;
 
 use std::{str::FromStr, sync::OnceLock};
 
-use grammar::{Code, Diagnostic, Program, Source, count_text};
+use grammar::{
+    Code, Diagnostic, Program, Source,
+    algorithm_table::{self, DEFAULT_RULES},
+    count_text,
+};
 use hir_check::Checks;
 use hir_ir::search::Budget;
 use hir_plan::{World, timeline::shipped};
@@ -83,15 +87,22 @@ pub fn catalog() -> Catalog {
     all
 }
 
-/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`. Returns false if there is a machine, but
-/// no such pass.
-pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) -> bool {
-    let Some(machine) = machine else { return true };
-    let mut is_used = false;
-    for call in calls.iter_mut().filter(|it| it.pass.name == PASS.name) {
+/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`, and each `select-algorithms` use the rules
+/// for `gpu`, the name of the GPU of this process; without it, for that of the machine. Returns false if there is a machine, but no such pass.
+pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>, gpu: Option<&str>) -> bool {
+    // A nominal machine and an emulated GPU have other names.
+    let gpu = gpu.or(machine.map(|it| it.machine.gpu.as_str())).filter(|it| it.starts_with("NVIDIA "));
+    let gpu = gpu.map(|it| algorithm_table::device(it).unwrap_or(it));
+    let mut is_used = machine.is_none();
+    for PassCall { pass, arguments, .. } in calls {
+        let (option, default, value) = match pass.name {
+            "auto" => ("machine", shipped::DEFAULT, machine.map(|it| it.name.as_str())),
+            "select-algorithms" => ("table", DEFAULT_RULES, gpu),
+            _ => continue,
+        };
         is_used = true;
-        if call.arguments.text("machine") == Some(shipped::DEFAULT) {
-            call.arguments.set("machine", &machine.name);
+        if let Some(value) = value.filter(|_| arguments.text(option) == Some(default)) {
+            arguments.set(option, value);
         }
     }
     is_used
@@ -274,7 +285,7 @@ struct Found {
 pub fn all_ways(program: &Program) -> Vec<String> {
     let communications = communications(program).unwrap_or_default();
     let has = |it: &Choice| is_choice(it, &communications) && !it.by_host;
-    combinations(has).iter().map(|it| it.passes(0)).collect()
+    combinations(has).iter().map(|it| it.passes(0, algorithm_table::DEFAULT)).collect()
 }
 
 /// Returns whether a choice applies to a program with these communications.
@@ -305,6 +316,7 @@ fn candidates(
     let hosts = machine.machine.hosts.as_ref();
     let has = |it: &Choice| is_choice(it, communications) && (!it.by_host || hosts.is_some());
     let per_host = hosts.map_or(0, |it| it.gpus_per_host);
+    let rules = algorithm_table::device(&machine.machine.gpu).unwrap_or(algorithm_table::DEFAULT);
     let (mut unreachable, mut budget) = (0, Budget::new(budget));
     // What was estimated, by the text of the lowered program: its number, and its time.
     let mut known: FxHashMap<String, (usize, f64)> = FxHashMap::default();
@@ -312,7 +324,7 @@ fn candidates(
         if !budget.admits(1) {
             return None;
         }
-        let passes = choices.passes(per_host);
+        let passes = choices.passes(per_host, rules);
         let (rewritten, world) = lowered(program, &passes)?;
         if !machine.can_run(&world) {
             unreachable += 1;

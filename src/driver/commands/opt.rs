@@ -55,11 +55,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
     let mut calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
-    if !auto::use_machine(&mut calls, options.timelines.machine.as_ref())
+    if !auto::use_machine(&mut calls, options.timelines.machine.as_ref(), None)
         && !options.timelines.is_requested()
         && options.fix.is_none()
     {
-        let message = "`--machine` is for estimates: add `--overlap`, `--timeline` or the pass `auto`";
+        let message = "`--machine` is for estimates: add `--overlap`, `--timeline` or one of the passes `auto` and `select-algorithms`";
         return Err(screen.fail(Exit::Usage, message));
     }
     options.validate().map_err(|message| screen.fail(Exit::Usage, message))?;

@@ -87,7 +87,7 @@ impl OperatorCall<'_> {
     }
 
     /// Returns the dimension of the first result that counts partial sums.
-    fn partial_dim(&self) -> Option<usize> {
+    pub(super) fn partial_dim(&self) -> Option<usize> {
         let out = self.stmt.out_tensor()?;
         self.program.dimensions(out).position(|axis| self.program.is_partial(out, axis))
     }

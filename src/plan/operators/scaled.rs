@@ -14,6 +14,9 @@ impl OperatorCall<'_> {
     /// `mat2`, or one for each block of the summed dimension of a row or column.
     pub(super) fn scaled_mma(&self, code: &mut InstBuilder) -> Result<()> {
         let (stmt, out) = (self.stmt, self.result(0)?);
+        // The part of `k` of this rank.
+        let partial = self.partial_dim().filter(|it| out.shape.get(*it) == Some(&1));
+        let out = &partial.map_or_else(|| out.clone(), |it| out.select(it, 0));
         let needs = || self.unsupported("it needs `mat1=`, `mat2=`, `scale1=` and `scale2=`");
         if self.results.len() > 1 {
             return Err(self.unsupported("it has results for scales"));

@@ -33,19 +33,20 @@ impl Decomposer<'_> {
         let count = self.program.intern_int(count.product());
         sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
         let temporary = self.new_tensor(&sums, out);
-        // The partial products omit the bias, which would be added once per partial sum.
-        let (product, bias) = (it.args.len().min(2), args.get(2).copied());
-        let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
+        // The partial products omit the bias, which would be added once per partial sum. A product with scales has no bias here.
+        let factors = if it.args.is_empty() { args.len() } else { 2 };
+        let bias = args.get(factors).copied();
+        let positional = it.args.len().min(factors);
+        let mut product = OpStmt { args: it.args[..positional].to_vec(), ..it.clone() };
         product.outs = vec![Operand::Tensor(temporary)];
-        let with_partial: Vec<Vec<DimMap>> = maps[..2].to_vec();
         let needs = propagation::operand_shardings_with_reduction(
             self.program,
-            &args[..2],
-            &with_partial,
+            &args[..factors],
+            &maps[..factors],
             &sums,
             pieces,
         );
-        self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
+        self.emit_on_resharded(&product, &args[..factors], &from[..factors], &needs, temporary)?;
         let (temporary, sums, parts) = self.reduce_scattered_sums(it, temporary, sums, goal);
         scattered.dims = sums.without_dims(&parts).dims;
         // The reduction has the goal sharding if one step leads there. Otherwise it is replicated and

@@ -51,11 +51,11 @@ pub(super) struct Together {
 }
 
 /// Returns the program with loops for all communications for which there are loops. Returns `None` if the program has few
-/// communications, or none that can be split together.
+/// communications, or none that can be split together. Those of `whole` stay so.
 pub(super) fn attempt_together(
     program: &Program,
     arguments: &Arguments,
-    loops: LoopOptions,
+    (loops, whole): (LoopOptions, &FxHashSet<StmtId>),
 ) -> Option<Together> {
     if arguments.flag("swizzle") || arguments.counts("ratio").is_some() {
         return None;
@@ -63,6 +63,7 @@ pub(super) fn attempt_together(
     let mut candidates: Candidates = program
         .body()
         .iter()
+        .filter(|it| !whole.contains(*it))
         .map(|stmt| (*stmt, within_steps(arguments, chunk::comm_candidates(program, *stmt))))
         .filter(|(_, ways)| {
             let is_selected = |it: &CommCandidate| {

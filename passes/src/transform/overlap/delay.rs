@@ -15,14 +15,34 @@
 //! Statements move behind the first product that does not depend on them, and no further, so that at most the results that one layer
 //! reduces or gathers are alive for longer. Everything that depends on them moves with them, up to the next product.
 
-use grammar::{OpStmt, Program, Stmt, StmtId, TypeRule};
+use grammar::{CommunicationType, OpStmt, Program, Stmt, StmtId, TypeRule};
 use hir_ir::streams::block_sets_stream;
+use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::memory_effects::{MemoryEffects, StmtEffects},
     pass::{Change, Remarks},
     transform::chunk::{self, CommCandidate},
 };
+
+/// Returns the all-reduces whose results no later product needs, such as gradients, if there is one of them in front of a product. Whole, they
+/// run beside the products behind them; chunks would run beside parts of the products that compute them.
+pub(super) fn unneeded_by_products(program: &Program) -> FxHashSet<StmtId> {
+    let (mut found, mut is_in_front, mut needed) = (FxHashSet::default(), false, None);
+    let Some(body) = program.body.filter(|body| !block_sets_stream(program, *body)) else { return found };
+    let storage = MemoryEffects::of(program);
+    for stmt in program.block(body).iter().rev() {
+        let effects = storage.effects(program, *stmt);
+        let is_needed = needed.as_ref().is_some_and(|it: &StmtEffects| it.is_ordered_with(&effects));
+        if is_needed || is_product(program, *stmt) {
+            needed.get_or_insert_with(StmtEffects::default).add(&effects);
+        } else if collective(program, *stmt).is_some_and(|it| it.kind == CommunicationType::Allreduce) {
+            is_in_front |= needed.is_some();
+            found.insert(*stmt);
+        }
+    }
+    if is_in_front { found } else { FxHashSet::default() }
+}
 
 /// Moves the readers of communications in the program's body.
 pub(super) fn readers(program: &mut Program, remarks: &mut Remarks) -> Change {

@@ -37,6 +37,11 @@ pub fn device_count() -> usize {
     backend().and_then(|it| it.device_names()).map_or(0, |it| it.len())
 }
 
+/// Returns the name of the first GPU of this process; `None` if no GPU can take part.
+pub fn gpu_name(options: &Options) -> Option<String> {
+    if only_simulates(options) { None } else { backend().ok()?.device_names().ok()?.into_iter().next() }
+}
+
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
 /// given, or there are enough GPUs.
 pub fn should_spawn_ranks(options: &Options) -> bool {
