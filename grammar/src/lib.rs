@@ -112,7 +112,7 @@ pub use parse::parse;
 pub use print::{Dialect, LinePrinter, NO_DOMAINS, summary};
 pub use raw_bytes::{decode, encode};
 pub use read::{read, read_scalar};
-pub use render::visible_text;
+pub use render::{visible_name, visible_text};
 pub use resolve::keep_get_protocol;
 pub use rules::{
     Aliasing, AxesState, DimGroup, DimMap, OperandMap, OperandView, ResultDim, ScalarEvaluator,

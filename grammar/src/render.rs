@@ -14,7 +14,7 @@ use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source
 
 use self::excerpt::{Excerpt, excerpts};
 pub use self::github::github_error;
-pub use self::visible::visible_text;
+pub use self::visible::{visible_name, visible_text};
 
 /// How diagnostics with source excerpts look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -204,7 +204,7 @@ fn with_places(text: &str, excerpts: &[Excerpt<'_>]) -> String {
         let Some((before, behind)) = rest.split_once(&mark) else { continue };
         let position = |it: char| it == ':' || it == '?' || it.is_ascii_digit();
         res.push_str(before);
-        res.push_str(&format!("{}:{line}:{column}", visible_text(file)));
+        res.push_str(&format!("{}:{line}:{column}", visible_name(file)));
         rest = behind.trim_start_matches(position);
     }
     res.push_str(rest);
@@ -237,9 +237,9 @@ fn render_short(
 ) -> io::Result<()> {
     let ((file, line), column) = (files.place_of(it.span(), lines), lines.column(it.span().start));
     let place = match (it.labels.is_empty(), file) {
-        (false, _) => format!("{}:{line}:{column}: ", visible_text(file)),
+        (false, _) => format!("{}:{line}:{column}: ", visible_name(file)),
         (true, "") => String::new(),
-        (true, _) => format!("{}: ", visible_text(file)),
+        (true, _) => format!("{}: ", visible_name(file)),
     };
     let alike = match it.alike {
         0 => String::new(),

@@ -19,28 +19,34 @@ pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
     let candidates: Vec<&str> = candidates.collect();
     let is_ambiguous = candidates.iter().filter(|it| is_numbered(it)).count() > 1;
     let mut best: Option<(&str, usize)> = None;
+    let counts = counts(&name);
     for it in candidates.into_iter().filter(|it| !is_ambiguous || !is_numbered(it)) {
-        let limit = best.map_or(usize::MAX, |(_, distance)| distance);
-        if least_distance(&name, it) < limit {
+        let limit = best.map_or(usize::MAX, |(_, distance)| distance).min(2 + it.len() / 4);
+        if least_distance(counts, it) < limit {
             // A swap of two letters is one typing mistake.
             let distance = strsim::osa_distance(&name, &it.to_ascii_lowercase());
             best = if distance < limit { Some((it, distance)) } else { best };
         }
     }
     let (near, distance) = best?;
-    (distance <= 1 + near.len() / 4 && distance < near.len()).then_some(near)
+    (distance < near.len()).then_some(near)
 }
 
 fn letters(word: &str, is_kept: impl Fn(&char) -> bool) -> impl Iterator<Item = char> {
     word.chars().filter(is_kept).map(|it| it.to_ascii_lowercase())
 }
 
-/// Returns a number that the edit distance is not below: how many letters one word has and the other one lacks, in whatever order.
-fn least_distance(word: &str, other: &str) -> usize {
-    let mut counts = [0isize; 64];
+/// Returns how often a word has each letter; of letters beyond 64, some count as one.
+fn counts(word: &str) -> [i32; 64] {
+    let mut counts = [0; 64];
     letters(word, |_| true).for_each(|it| counts[it as usize % 64] += 1);
+    counts
+}
+
+/// Returns a number that the edit distance is not below: how many letters of these a word lacks, or has beside them, in whatever order.
+fn least_distance(mut counts: [i32; 64], other: &str) -> usize {
     letters(other, |_| true).for_each(|it| counts[it as usize % 64] -= 1);
-    let sum = |sign: isize| counts.iter().map(|it| (it * sign).max(0)).sum::<isize>();
+    let sum = |sign: i32| counts.iter().map(|it| (it * sign).max(0)).sum::<i32>();
     sum(1).max(sum(-1)) as usize
 }
 

@@ -20,7 +20,9 @@ SCRIPTS = Path(sys.executable).parent
 
 def run(*words, **options):
     environment = {**os.environ, "PATH": f"{SCRIPTS}:{os.environ['PATH']}", **options.pop("env", {})}
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment, **options)
+    # The time limit also ends what a step has started, such as a build.
+    limited = ["timeout", "--signal=KILL", "120", *words]
+    return subprocess.run(limited, capture_output=True, text=True, env=environment, **options)
 
 
 @pytest.fixture

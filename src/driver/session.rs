@@ -29,6 +29,7 @@ use std::{
 use grammar::{Code, Diagnostic, Source, sarif::Log, visible_text};
 
 use allowed::Allowed;
+use hir_launch::stop;
 use hir_process::{exit::Exit, input_file::InputFiles};
 use sarif_log::SarifLog;
 
@@ -172,6 +173,16 @@ impl Session {
         let text: String =
             lines.into_iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();
         let _ = (&self.stdout).write_all(text.as_bytes()).and_then(|()| (&self.stdout).flush());
+    }
+
+    /// Prints the end of a job, also where its launcher forwards nothing any more.
+    pub fn print_end(&self, exit: Exit, lines: impl IntoIterator<Item = Report>) {
+        let lines: Vec<Report> = lines.into_iter().collect();
+        let text: String = lines.iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();
+        let launcher = stop::launcher_output().filter(|_| exit.is_signal());
+        if !launcher.is_some_and(|mut it| it.write_all(text.as_bytes()).is_ok()) {
+            self.print_all(lines);
+        }
     }
 
     /// Prints on standard error what the run waits for, as plain text in every format of diagnostics.

@@ -11,7 +11,7 @@ use std::{
     str::FromStr,
 };
 
-use grammar::{DType, InvalidOption, dtype::Class};
+use grammar::{DType, InvalidOption, dtype::Class, visible_name};
 
 use hir_process::{atomic_file, input_file::InputFiles};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
@@ -37,7 +37,7 @@ pub enum IoError {
         fault: InvalidOption,
     },
     /// The file cannot be read.
-    #[error("cannot read `{}`: {cause}; check the path and its permissions", path.display())]
+    #[error("cannot read `{}`: {cause}; check the path and its permissions", visible_name(&path.to_string_lossy()))]
     Read {
         /// The file.
         path: PathBuf,

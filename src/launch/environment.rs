@@ -113,6 +113,11 @@ pub(super) fn rank_variable(launcher: &str) -> Option<&'static str> {
     LAUNCHERS.iter().find(|it| it.name == launcher).map(|it| it.rank)
 }
 
+/// Returns whether this process prints the verdict of a job whose ranks have not met: rank 0, and a process without a launcher.
+pub fn is_first() -> bool {
+    detect(|name| std::env::var(name).ok()).ok().flatten().is_none_or(|it| it.rank == 0)
+}
+
 /// Returns what the launcher of this process has set, or `None` without a launcher.
 ///
 /// # Errors

@@ -42,7 +42,7 @@ pub mod report_claim;
 pub mod secret;
 pub mod session;
 pub mod spawn;
-mod stop;
+pub mod stop;
 pub mod watchdog;
 
 #[cfg(test)]

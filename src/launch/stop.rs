@@ -4,7 +4,9 @@
 //! a shell, has the variable. The launcher has ended if a process of this chain has another parent than at the start.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,6 +15,7 @@ use std::{
 };
 
 use hir_process::{exit::Exit, interrupt};
+use rustix::fs::{Mode, OFlags, open};
 
 use super::{LaunchError, environment, environment::LaunchInfo};
 
@@ -67,6 +70,19 @@ impl Stop {
         let (exit, reason) = self.cause()?;
         Some(LaunchError::Aborted { rank: self.rank, exit: exit.into(), reason })
     }
+}
+
+/// Opens the standard output of a launcher that forwards nothing from its processes once it has received a signal, as PRRTE, the `mpirun`
+/// of Open MPI 5. Returns `None` for others, and where the launcher is on another host.
+pub fn launcher_output() -> Option<File> {
+    std::env::var_os("PRTE_LAUNCHED")?;
+    let launch = environment::detect(|name| std::env::var(name).ok()).ok()??;
+    let (_, launcher) = *chain_to_launcher(environment::rank_variable(launch.launcher)?).last()?;
+    let path = format!("/proc/{launcher}/fd/1");
+    let is_shown = fs::read_link(&path).is_ok_and(|it| it != Path::new("/dev/null"));
+    // A pipe without a reader is not waited for.
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    is_shown.then(|| open(path.as_str(), flags, Mode::empty()).ok()).flatten().map(File::from)
 }
 
 fn chain_to_launcher(variable: &str) -> Vec<(u32, u32)> {

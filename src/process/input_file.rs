@@ -27,6 +27,9 @@ use crate::{out_of_memory::with_fallible_allocation, threads};
 /// Maximum number of bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
 
+/// Number of bytes of a stream that are read at a time.
+const BLOCK: u64 = 1 << 22;
+
 /// Size from which hashing on several threads is faster than hashing on one thread.
 const PARALLEL_HASH_THRESHOLD: usize = 1 << 20;
 
@@ -176,15 +179,27 @@ pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        let message =
-            format!("it states no size and contains more than {} MiB: copy it to a file first", limit >> 20);
-        Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
-    } else {
-        Ok(bytes)
+    let (mut from, mut blocks, mut size) = (from.take(limit + 1), Vec::new(), 0);
+    // One vector that grows would take several times the limit before a stream without an end is refused.
+    loop {
+        let mut block = Vec::new();
+        size += (&mut from).take(BLOCK).read_to_end(&mut block)?;
+        if size as u64 > limit {
+            let message = format!(
+                "it states no size and contains more than {} MiB: copy it to a file first",
+                limit >> 20
+            );
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        if block.is_empty() {
+            break;
+        }
+        blocks.push(block);
     }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    blocks.iter().for_each(|it| bytes.extend_from_slice(it));
+    Ok(bytes)
 }
 
 #[cfg(test)]

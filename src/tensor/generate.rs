@@ -22,6 +22,10 @@ grammar::named_enum! {
         Signs = "signs",
         /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
         Random = "random",
+        /// Uniform in [-1, 0), so that a maximum is below 0; negative small integers for integer types.
+        Negative = "negative",
+        /// The opposites of these, so that a minimum is above 0.
+        Positive = "positive",
         /// The rank that holds the element; 0 in a whole tensor.
         Rank = "rank",
         /// Zero.
@@ -35,7 +39,8 @@ impl FromStr for InputKind {
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let unknown = || {
-            format!("unknown inputs `{text}`: expected `exact`, `random`, `signs`, `rank` or `zeros`").into()
+            format!("unknown inputs `{text}`: expected `exact`, `random`, `signs`, `negative`, `positive`, `rank` or `zeros`")
+                .into()
         };
         Self::of_name(text).ok_or_else(unknown)
     }
@@ -101,8 +106,10 @@ impl InputGenerator {
                 let values = f64::from(2 * self.exact.magnitude + 1);
                 1.0 - ((values - 1.0) / values).powi(2)
             }
-            InputKind::Random if tolerance > 0.0 => tolerance * (1.0 - tolerance.ln()),
-            InputKind::Random | InputKind::Signs => 0.0,
+            InputKind::Random | InputKind::Negative | InputKind::Positive if tolerance > 0.0 => {
+                tolerance * (1.0 - tolerance.ln())
+            }
+            InputKind::Random | InputKind::Negative | InputKind::Positive | InputKind::Signs => 0.0,
             InputKind::Rank | InputKind::Zeros => 1.0,
         };
         if tolerance < 1.0 { least } else { 1.0 }
@@ -185,6 +192,10 @@ impl InputGenerator {
             (InputKind::Signs, _) if unsigned => 1.0,
             (InputKind::Signs, _) => 1.0 - 2.0 * (bits >> 63) as f64,
             (InputKind::Random, _) if T::FLOAT => 2.0 * to_unit_interval(bits) - 1.0,
+            (InputKind::Negative, _) if T::FLOAT => to_unit_interval(bits) - 1.0,
+            (InputKind::Positive, _) if T::FLOAT => 1.0 - to_unit_interval(bits),
+            (InputKind::Negative, _) if !unsigned => -self.exact.draw(bits).abs().max(1.0),
+            (InputKind::Negative | InputKind::Positive, _) => self.exact.draw(bits).abs().max(1.0),
             _ if unsigned => self.exact.draw(bits).abs(),
             _ => self.exact.draw(bits),
         };

@@ -136,7 +136,25 @@ fn names_write_no_lines_of_their_own() -> Result<(), Failed> {
             return Err(format!("{line:?}: {said}").into());
         }
     }
-    Ok(())
+    // A name writes no line that looks like another message, either.
+    let folder = folder("names")?;
+    let path = folder.join("a\r\nhir: forged.hir");
+    fs::write(&path, "no program")?;
+    for line in [["check", "--error-format=short"], ["opt", "--error-format=human"], ["run", "--input=T0=@x"]]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        let paths = [path.clone(), folder.join("absent\nhir: forged.hir")];
+        let output = command
+            .args(line)
+            .args(&paths[..if line[0] == "check" { 2 } else { 1 }])
+            .output_with_timeout()?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if output.status.success() || said.lines().any(|it| it.starts_with("hir: forged")) {
+            return Err(format!("{line:?}: {said}").into());
+        }
+    }
+    Ok(fs::remove_dir_all(&folder)?)
 }
 
 fn fails_anywhere(writer: &Writer) -> Result<(), Failed> {

@@ -39,6 +39,7 @@ pub fn trials() -> Vec<Trial> {
     });
     let others = [
         Trial::test("signals::the_simulator_reports_and_goes_on", the_simulator_reports_and_goes_on),
+        Trial::test("signals::a_launcher_gets_one_verdict", a_launcher_gets_one_verdict),
         Trial::test("signals::a_batch_says_what_is_not_run", a_batch_says_what_is_not_run),
         Trial::test("signals::an_ignored_signal_stays_ignored", an_ignored_signal_stays_ignored),
         Trial::test("signals::a_second_signal_ends_at_once", a_second_signal_ends_at_once),
@@ -105,7 +106,8 @@ fn check(holds: bool, end: &(Option<i32>, String, String)) -> Result<(), Failed>
 }
 
 fn a_simulation_stops(signal: &str, code: i32) -> Result<(), Failed> {
-    let tool = Tool::simulation(&[])?;
+    let json = std::env::temp_dir().join(format!("hir-stopped-{signal}-{}.json", std::process::id()));
+    let tool = Tool::simulation(&["-J", &json.display().to_string()])?;
     thread::sleep(Duration::from_millis(300));
     tool.send(signal)?;
     let end = tool.end()?;
@@ -114,13 +116,37 @@ fn a_simulation_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let is_said = count.is_some_and(|(count, rest)| {
         count.parse::<u32>().is_ok_and(|count| rest == if count > 0 { ", no difference" } else { "" })
     });
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(&json)?)?;
+    fs::remove_file(json)?;
+    check(written["exit_code"] == code && written["verdict"] == last, &end)?;
     check(end.0 == Some(code) && is_said && end.1.contains(&format!("# SIG{signal}\n")), &end)
+}
+
+/// The `mpirun` of Open MPI 5 forwards nothing once it has received a signal: rank 0 writes to what `mpirun` writes to. Another rank
+/// writes nothing.
+fn a_launcher_gets_one_verdict() -> Result<(), Failed> {
+    for rank in ["0", "1"] {
+        let script = format!(
+            "PRTE_LAUNCHED=1 OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE=2 HIR_MASTER_PORT={} \
+             {} samples/allgather.hir > /dev/null & echo $!; wait $!",
+            ranks::port()?,
+            env!("CARGO_BIN_EXE_hir-run")
+        );
+        let mut launcher = Tool::start("sh", &["-c", &script])?;
+        let process = launcher.read_until("\n")?.trim().to_owned();
+        wait_for_handler(process.parse()?, 15)?;
+        Command::new("kill").args(["-TERM", &process]).output_with_timeout()?;
+        let end = launcher.end()?;
+        let wanted = if rank == "0" { 1 } else { 0 };
+        check(end.0 == Some(143) && end.1.matches("[STOPPED] ").count() == wanted, &end)?;
+    }
+    Ok(())
 }
 
 fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let tool = Tool::start(env!("CARGO_BIN_EXE_hir-opt"), &["-"])?;
     // SIGUSR1 is the last signal that a tool registers.
-    wait_for_handler(&tool, 10)?;
+    wait_for_handler(tool.0.id(), 10)?;
     tool.send(signal)?;
     let mut tool = tool;
     let input = tool.0.stdin.take();
@@ -134,7 +160,7 @@ fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
 fn an_early_signal_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let mut tool = Tool::start(env!("CARGO_BIN_EXE_hir"), &["certify", "/dev/stdin"])?;
     let input = tool.0.stdin.take();
-    wait_for_handler(&tool, (code - 128) as u32)?;
+    wait_for_handler(tool.0.id(), (code - 128) as u32)?;
     tool.send(signal)?;
     let end = tool.end()?;
     drop(input);
@@ -143,10 +169,10 @@ fn an_early_signal_stops(signal: &str, code: i32) -> Result<(), Failed> {
 }
 
 /// Waits until a process has a handler for the signal with a number.
-fn wait_for_handler(tool: &Tool, number: u32) -> Result<(), Failed> {
+fn wait_for_handler(process: u32, number: u32) -> Result<(), Failed> {
     let since = Instant::now();
     while since.elapsed() < SOON {
-        let status = fs::read_to_string(format!("/proc/{}/status", tool.0.id()))?;
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:")).unwrap_or_default();
         if u64::from_str_radix(caught.trim(), 16).is_ok_and(|it| it >> (number - 1) & 1 == 1) {
             return Ok(());
@@ -232,7 +258,7 @@ fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
 fn an_ignored_signal_stays_ignored() -> Result<(), Failed> {
     let script = format!("trap '' HUP; exec {} -", env!("CARGO_BIN_EXE_hir-opt"));
     let mut tool = Tool::start("sh", &["-c", &script])?;
-    wait_for_handler(&tool, 10)?;
+    wait_for_handler(tool.0.id(), 10)?;
     tool.send("HUP")?;
     thread::sleep(Duration::from_millis(300));
     if tool.0.try_wait()?.is_some() {

@@ -17,6 +17,11 @@ pub fn visible_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.char_indices().map(shown).collect())
 }
 
+/// As `visible_text`, of the name of a file: its line ends are no lines of the output.
+pub fn visible_name(name: &str) -> String {
+    visible_text(name).replace('\n', "\u{240a}")
+}
+
 fn visible(letter: char) -> char {
     match letter {
         '\n' | '\t' => letter,

@@ -42,7 +42,9 @@ fn run_tool(session: &Arc<Session>) -> Exit {
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => options,
         Err(error) => {
-            let verdict = |message: &str| session.print(&failed(format!("not run: {message}")));
+            let verdict = |message: &str| {
+                session.print_all(environment::is_first().then(|| failed(format!("not run: {message}"))));
+            };
             return report_usage_error(session, &error, verdict);
         }
     };

@@ -131,7 +131,7 @@ pub fn join(
     launch: &LaunchInfo,
     timeout: Duration,
     screen: &Reporter,
-    last: impl Fn(Exit) + Send + 'static,
+    last: impl Fn(Exit, &Verdict) + Send + 'static,
     programs: impl FnOnce(&JobRank) -> Result<Exit, LaunchError>,
 ) -> Exit {
     let member = match JobRank::join(
@@ -145,8 +145,9 @@ pub fn join(
         Err(fault) => {
             let message = fault.to_string();
             if launch.rank == 0 {
-                let verdict = Verdict::of(fault.exit().into(), message.lines().next().unwrap_or_default());
-                screen.session().print(&Report::Verdict(verdict));
+                let exit = fault.exit().into();
+                let verdict = Verdict::of(exit, message.lines().next().unwrap_or_default());
+                screen.session().print_end(exit, [Report::Verdict(verdict)]);
             }
             return screen.fail(fault.exit().into(), &message);
         }
@@ -225,14 +226,14 @@ pub fn run(
 
 /// Returns the handler that ends this process when the job is lost. If this process has the report, it prints
 /// it and calls `last`.
-pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit) + Send + 'static) -> EndProcess {
+pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit, &Verdict) + Send + 'static) -> EndProcess {
     let session = Arc::clone(session);
     Box::new(move |exit, report, claim| {
         let exit = Exit::from(exit);
         if let Some(it) = report {
-            let notes = it.notes.into_iter().map(Report::Note);
-            session.print_all(notes.chain([Report::Verdict(Verdict::of(exit, it.cause))]));
-            last(exit);
+            let (notes, verdict) = (it.notes.into_iter().map(Report::Note), Verdict::of(exit, it.cause));
+            session.print_end(exit, notes.chain([Report::Verdict(verdict.clone())]));
+            last(exit, &verdict);
             session.close_log(exit, true);
         }
         drop(claim);

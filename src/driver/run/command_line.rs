@@ -112,8 +112,12 @@ pub struct Options {
     #[command(flatten)]
     pub timelines: TimelineFlags,
     /// Values of inputs that `--input` does not provide. By default `exact`; of results that another program computes, also
-    /// those with `signs` and `random` are compared.
-    #[arg(help_heading = "Inputs and results", long, value_name = "exact|random|signs|rank|zeros")]
+    /// those with `signs` and `random` are compared, and of extremes, those with `negative` and `positive`.
+    #[arg(
+        help_heading = "Inputs and results",
+        long,
+        value_name = "exact|random|signs|negative|positive|rank|zeros"
+    )]
     pub inputs: Option<InputKind>,
     /// Seed of the generated values.
     #[arg(help_heading = "Inputs and results", long, default_value_t = 0)]

@@ -1,4 +1,4 @@
-//! The range of generated inputs with which a program rounds nothing.
+//! The range of generated inputs with which a program rounds nothing, and whether their signs matter.
 
 use hir_plan::{CostClass, InstKind, Plan, ReduceOp};
 use hir_tensor::generate::ExactRange;
@@ -36,6 +36,16 @@ fn longest_sum(plans: &[Plan]) -> usize {
         }
     }
     local * over_ranks
+}
+
+/// Returns whether a program takes a maximum or a minimum of elements or of ranks, whose start may be wrong.
+pub(crate) fn has_extremes(plans: &[Plan]) -> bool {
+    let is_extreme = |op| matches!(op, ReduceOp::Min | ReduceOp::Max | ReduceOp::FMin | ReduceOp::FMax);
+    plans.iter().flat_map(|it| &it.code).any(|inst| match &inst.kind {
+        InstKind::Reduce(it) => is_extreme(it.op),
+        InstKind::Collective(it) => it.kind.op.is_some_and(is_extreme),
+        _ => false,
+    })
 }
 
 /// Returns the smallest significand width of any buffer, in bits; 53 if no buffer has a float type.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grammar::{Diagnostic, InvalidOption, Source};
+use grammar::{Diagnostic, InvalidOption, Source, visible_name};
 
 use super::RunError;
 use hir_process::exit::FailureExit;
@@ -33,7 +33,7 @@ pub enum JobFailure {
     #[error("no certificate is written to `{}`: {}: {}", .0.name, .1.code.text(), .1.message)]
     NotCertified(Source, Box<Diagnostic>),
     /// A file cannot be read.
-    #[error("cannot read `{path}`: {cause}")]
+    #[error("cannot read `{}`: {cause}", visible_name(path))]
     CannotRead {
         /// The file.
         path: String,
@@ -41,7 +41,7 @@ pub enum JobFailure {
         cause: String,
     },
     /// A file cannot be written.
-    #[error("cannot write `{}`: {cause}", path.display())]
+    #[error("cannot write `{}`: {cause}", visible_name(&path.to_string_lossy()))]
     CannotWrite {
         /// The file.
         path: PathBuf,

@@ -6,7 +6,7 @@
 pub mod batch_file;
 pub mod command_line;
 pub mod compare;
-mod exact_range;
+pub(crate) mod exact_range;
 mod extents;
 pub mod failure;
 pub mod files;

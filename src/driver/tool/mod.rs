@@ -33,7 +33,7 @@ use clap::ValueEnum;
 use grammar::{
     Diagnostic, Source, has_errors,
     render::{Format, Style, github_error, json_message, render},
-    visible_text,
+    visible_name, visible_text,
 };
 use passes::PassCall;
 
@@ -245,6 +245,7 @@ impl Reporter {
 
     /// Reports that a file cannot be read, and returns the exit code.
     pub fn fail_to_read(&self, path: impl Display, fault: &io::Error) -> Exit {
+        let path = visible_name(&path.to_string());
         let message = if fault.kind() == io::ErrorKind::IsADirectory {
             format!("cannot read `{path}`: it is a folder; `hir check {path}` checks its programs")
         } else {
@@ -330,7 +331,8 @@ fn print_message(session: &Session, format: Format, file: Option<&str>, message:
         (Format::Json, _) => json_message(session.tool, file, message, is_error),
         (Format::Github, Message::Error) => github_error(session.tool, file, message),
         (Format::Human | Format::Short, _) | (Format::Github, Message::Note | Message::Summary) => {
-            format!("{}: {}", session.tool, visible_text(&named()))
+            let place = file.map(|it| format!("{}: ", visible_name(it))).unwrap_or_default();
+            format!("{}: {place}{}", session.tool, visible_text(message))
         }
     };
     let _ = writeln!(&session.stderr, "{line}");

@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::session::{CommandLine, Report, Session, Verdict};
+use hir_launch::environment;
 use hir_process::{exit::Exit, expected_panic, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
@@ -30,7 +31,11 @@ pub fn start_tool(
     interrupt::end_until_watched(move |signal| {
         let text = format!("received {}", interrupt::signal_name(signal));
         match tool {
-            "hir-run" => early.print(&Report::Verdict(Verdict::of(Exit::from_signal(signal), text))),
+            "hir-run" if !environment::is_first() => (),
+            "hir-run" => {
+                let exit = Exit::from_signal(signal);
+                early.print_end(exit, [Report::Verdict(Verdict::of(exit, text))]);
+            }
             _ => drop(writeln!(io::stderr(), "{tool}: [STOPPED] {text}")),
         }
     });

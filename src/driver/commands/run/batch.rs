@@ -15,6 +15,7 @@
 use std::{
     ffi::OsString,
     ops::ControlFlow,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -27,14 +28,17 @@ use crate::{
         batch_file::{self, BadLine, BatchLine},
         command_line::Options,
         failure::{JobFailure, Result},
+        files::write_file,
         option_files::{OptionFile, check_option_files},
     },
-    session::{Report, Session},
+    session::{Report, Session, Verdict},
     tool::Reporter,
 };
+use hir_launch::stop;
 use hir_process::exit::Exit;
 
 use super::{
+    failure::json_text,
     gpus,
     pipelines::{PipelineRun, PipelineTimes},
 };
@@ -192,6 +196,8 @@ pub struct BatchProgress {
     is_batch: bool,
     /// With `--tune-passes`, the table of the pipelines that have run.
     table: Option<Arc<Mutex<Vec<Report>>>>,
+    /// For each program, its files, and that of `-J`.
+    files: Arc<Vec<(Vec<String>, Option<PathBuf>)>>,
 }
 
 impl BatchProgress {
@@ -200,13 +206,31 @@ impl BatchProgress {
         let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line { .. }));
         let all = programs.iter().filter(|it| !matches!(it.step, JobStep::Report)).count();
         let table = programs.iter().any(|it| it.pipeline().is_some()).then(Arc::default);
-        Self { session: Arc::clone(session), started: Arc::default(), all, is_batch, table }
+        let files = programs.iter().map(|it| {
+            let json = it.pipeline().is_none().then(|| it.options.json.clone()).flatten();
+            (it.options.texts().paths().to_vec(), json)
+        });
+        let files = Arc::new(files.collect());
+        Self { session: Arc::clone(session), started: Arc::default(), all, is_batch, table, files }
     }
 
-    /// Returns a function that reports the exit code when the job ends in the middle of a program.
-    pub fn exit_reporter(&self) -> impl Fn(Exit) + Send + 'static {
+    /// Returns a function that reports the exit code, and writes the file of `-J`, when the job ends in the middle of a program.
+    pub fn exit_reporter(&self) -> impl Fn(Exit, &Verdict) + Send + 'static {
         let count = self.clone();
-        move |exit| count.report_exit(exit, true)
+        move |exit, verdict| {
+            count.report_exit(exit, true);
+            // This launcher kills the process before a file is complete.
+            if exit.is_signal() && stop::launcher_output().is_some() {
+                return;
+            }
+            let now = count.files.get(count.started.load(Relaxed).saturating_sub(1));
+            if let Some((programs, Some(path))) = now {
+                let text = json_text(programs, exit, verdict.to_string(), serde_json::Map::new());
+                if let Err(failure) = write_file(path, &text) {
+                    count.session.notice(&failure.summary());
+                }
+            }
+        }
     }
 
     /// Reports the exit code of the program that started last. `is_end` is set if no other program follows.

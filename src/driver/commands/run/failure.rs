@@ -9,6 +9,7 @@ use crate::{
     tool::Reporter,
 };
 use grammar::count_text;
+use hir_launch::environment;
 use hir_process::exit::Exit;
 
 use super::batch::{JobProgram, JobStep};
@@ -16,7 +17,7 @@ use super::batch::{JobProgram, JobStep};
 /// Reports a failure before there is a job, with its verdict.
 pub fn print_failure(screen: &Reporter, failure: &JobFailure) -> Exit {
     let verdict = report_failure(screen, failure);
-    screen.session().print_all(verdict.lines());
+    screen.session().print_all(verdict.lines().filter(|_| environment::is_first()));
     verdict.exit
 }
 
@@ -65,13 +66,8 @@ pub fn finish_program(entry: &JobProgram, screen: &Reporter, verdict: RunVerdict
 /// Writes the file of `-J`. If that fails, a success becomes a failure.
 fn write_json(path: &Path, entry: &JobProgram, screen: &Reporter, mut verdict: RunVerdict) -> RunVerdict {
     let line = verdict.line.as_ref().map_or_else(|| verdict.summary.clone(), ToString::to_string);
-    let mut value = serde_json::Map::from_iter([
-        ("program".to_owned(), entry.options.texts().paths().into()),
-        ("exit_code".to_owned(), (verdict.exit as u8).into()),
-        ("verdict".to_owned(), line.into()),
-    ]);
-    value.append(&mut verdict.facts);
-    match write_file(path, &format!("{:#}\n", serde_json::Value::Object(value))) {
+    let facts = std::mem::take(&mut verdict.facts);
+    match write_file(path, &json_text(entry.options.texts().paths(), verdict.exit, line, facts)) {
         Err(failure) if verdict.exit == Exit::Success => report_failure(screen, &failure),
         Err(failure) => {
             verdict.notes.push(failure.summary());
@@ -79,6 +75,22 @@ fn write_json(path: &Path, entry: &JobProgram, screen: &Reporter, mut verdict: R
         }
         Ok(()) => verdict,
     }
+}
+
+/// Returns the text of the file of `-J`.
+pub fn json_text(
+    programs: &[String],
+    exit: Exit,
+    line: String,
+    mut facts: serde_json::Map<String, serde_json::Value>,
+) -> String {
+    let mut value = serde_json::Map::from_iter([
+        ("program".to_owned(), programs.into()),
+        ("exit_code".to_owned(), (exit as u8).into()),
+        ("verdict".to_owned(), line.into()),
+    ]);
+    value.append(&mut facts);
+    format!("{:#}\n", serde_json::Value::Object(value))
 }
 
 /// Returns the text of the verdict on a program that failed: what a reader of standard output alone has to know.

@@ -21,6 +21,7 @@ use crate::{
     run::{
         command_line::Expect,
         compare::format_3_digits,
+        exact_range,
         failure::{JobFailure, Result},
         files::write_file,
         inputs::InputSpec,
@@ -213,8 +214,9 @@ impl Simulation<'_> {
         Ok(print_outputs(verdict, say))
     }
 
-    /// Compares the program with its reference on further inputs too, if the options select none: with `signs`, no term of a sum is 0, and
-    /// with `random`, no two are equal. Returns the first verdict that is no success.
+    /// Compares the program with its reference on further inputs too, if the options select none: with `signs`, no term of a sum is 0, with
+    /// `random`, no two are equal, and with `negative` and `positive`, which extremes need, 0 is no maximum and no minimum. Returns the first verdict that is no
+    /// success. Inputs of one sign, which some programs do not take, may decide nothing.
     fn with_other_inputs(&self, first: OutputVerdict, say: &mut dyn FnMut(Report)) -> Result<OutputVerdict> {
         let Task { options, world, .. } = self.task;
         let is_computed = |it: &Expectation| matches!(it.source, ExpectationSource::Reference { .. });
@@ -227,8 +229,9 @@ impl Simulation<'_> {
         let generator = self.input_spec.generator;
         let mut missed = generator.missed_product(first.tolerance);
         let mut kinds = vec![options.inputs().name()];
-        let others = [InputKind::Signs, InputKind::Random];
-        for kind in others.into_iter().filter(|_| options.inputs.is_none()) {
+        let others = [InputKind::Signs, InputKind::Random, InputKind::Negative, InputKind::Positive];
+        let others = others.into_iter().take(if exact_range::has_extremes(world) { 4 } else { 2 });
+        for kind in others.filter(|_| options.inputs.is_none()) {
             // The reference takes as much.
             if self.task.work.take(self.work).is_err() {
                 break;
@@ -241,6 +244,10 @@ impl Simulation<'_> {
             let outcome = verdict::simulate(world, inputs.clone(), &Schedule::Program, memory)?;
             let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false, &inputs);
             let judged = verdict::judge_outputs(world, &outcome, &expected, &criteria)?;
+            let is_one_sided = matches!(kind, InputKind::Negative | InputKind::Positive);
+            if is_one_sided && judged.exit == Exit::Undecided {
+                continue;
+            }
             if judged.exit != Exit::Success {
                 say(Report::Note(format!("inputs {kind} seed {}", options.seed)));
                 return Ok(judged);

@@ -71,7 +71,11 @@ impl RunMonitor {
     ///
     /// # Errors
     /// Returns the exit code if the operating system rejects the handlers; `screen` reports the error.
-    pub fn watch(&self, screen: &Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
+    pub fn watch(
+        &self,
+        screen: &Reporter,
+        last: impl Fn(Exit, &Verdict) + Send + 'static,
+    ) -> Result<(), Exit> {
         let (current, stopped) = (self.clone(), self.activity.clone());
         let report = move |screen: &Reporter| {
             let progress = current.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
@@ -84,8 +88,9 @@ impl RunMonitor {
             stopped.stop(|what| {
                 let exit = Exit::from_signal(signal);
                 let name = Report::note(interrupt::signal_name(signal));
-                screen.session().print_all([name, Report::Verdict(Verdict::of(exit, what))]);
-                last(exit);
+                let verdict = Verdict::of(exit, what);
+                screen.session().print_all([name, Report::Verdict(verdict.clone())]);
+                last(exit, &verdict);
                 screen.session().close_log(exit, true);
             })
         };
