@@ -10,7 +10,7 @@ pub(super) fn unsupported_sharding(span: Span, why: &UnsupportedSharding) -> Box
     let label = "hir cannot express this sharding";
     let it = Diagnostic::new(Code::UnsupportedSharding, span, why.to_string(), label);
     Box::new(it.help(
-        "use whole axes of one mesh, at most three with several devices, whose sizes divide the extents",
+        "use axes of one mesh or parts of them, at most three with several devices, whose sizes divide the extents: `jnp.pad` makes these larger",
     ))
 }
 

@@ -47,10 +47,10 @@ module {
   }
 }
 // -----
-// A part of an axis.
+// A part that the axis does not have.
 module {
   sdy.mesh @mesh = <["x"=4]>
-  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}]>}) -> tensor<4xf32> {
+  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)3}]>}) -> tensor<4xf32> {
     return %arg0 : tensor<4xf32>
   }
 }
