@@ -250,7 +250,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     fn operation(&mut self, op: &'m Operation<'s>) -> Results {
         let Some(import) = operators::import(op.name) else {
-            return Err(self.unsupported_operation(op));
+            return Err(self.unsupported(op.name));
         };
         if op.attribute(&["mhlo.sharding"]).is_some() {
             return Err(self.gspmd());

@@ -2,7 +2,7 @@
 
 use grammar::{DType, Op};
 
-use super::{Imported, Importer, Results, elementwise::short_name, numbers::wrapped};
+use super::{Imported, Importer, Results, elementwise::short_name, numbers::wrapped, reduce::Reducer};
 use crate::{
     tree::{Operation, Type},
     value::{Scalar, Splat, Value},
@@ -195,10 +195,40 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn bitcast_convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?;
-        if ty.shape != value.shape() {
-            return Err(self.unsupported_form(op, "elements of another size"));
+        if ty.shape == value.shape() {
+            return Ok(vec![self.bits(value, ty.dtype)?]);
         }
-        Ok(vec![self.bits(value, ty.dtype)?])
+        // The lowest bits of an element are the first one of several smaller elements, in a last dimension.
+        let of_size = |dtype: DType| INTEGERS.get(dtype.size().ilog2() as usize).map(|it| it[1]);
+        let types = of_size(value.dtype()).zip(of_size(ty.dtype)).filter(|_| value.dtype() != DType::Bool);
+        let Some((from, to)) = types else { return Err(self.unsupported_form(op, "of these elements")) };
+        let is_narrowing = to.size() < from.size();
+        let (whole, all) =
+            if is_narrowing { (value.shape(), &ty.shape[..]) } else { (&ty.shape[..], value.shape()) };
+        let (wide, narrow) = if is_narrowing { (from, to) } else { (to, from) };
+        let (last, all) = (whole.len(), all.to_vec());
+        if all != [whole, &[(wide.size() / narrow.size()) as i64]].concat() {
+            return Err(
+                self.bad_module("the shapes do not follow from the sizes of elements", "expected equal bits")
+            );
+        }
+        let mut bits = self.bits(value, from)?;
+        if is_narrowing {
+            bits = self.broadcast_value(bits, &(0..last as i64).collect::<Vec<_>>(), &all)?;
+        } else {
+            bits = self.converted(bits, wide)?;
+        }
+        let places = self.iota_along(last, all[last], &all, wide)?;
+        let size = Self::splat_like(&places, narrow.size() as f64 * 8.0);
+        let shift = self.map(Op::Mul, vec![places, size], wide)?;
+        if is_narrowing {
+            let parts = self.map(Op::Shr, vec![bits, shift], wide)?;
+            bits = self.converted(parts, narrow)?;
+        } else {
+            let parts = self.map(Op::Shl, vec![bits, shift], wide)?;
+            bits = Value::Tensor(self.reduced(parts, Reducer::Add, &[last]));
+        }
+        Ok(vec![self.bits(bits, ty.dtype)?])
     }
 
     /// Returns integers that are ordered as the total order of IEEE 754 orders floats: their bits, with those behind the sign inverted
@@ -237,6 +267,9 @@ impl<'m, 's> Importer<'m, 's> {
             DType::Double => (DType::Int64, 11, 52),
             _ => return Err(self.unsupported_form(op, "of these elements")),
         };
+        if exponent >= exponents && mantissa >= mantissas {
+            return Ok(vec![value]);
+        }
         if (exponent, mantissa, dtype) == (8, 7, DType::Float) {
             let it = self.converted(value, DType::BFloat)?;
             return Ok(vec![self.converted(it, dtype)?]);

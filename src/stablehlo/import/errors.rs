@@ -15,11 +15,6 @@ pub(super) fn unsupported_sharding(span: Span, why: &UnsupportedSharding) -> Box
 }
 
 impl Importer<'_, '_> {
-    /// Returns the error that hir does not import an operation.
-    pub(super) fn unsupported_operation(&self, op: &Operation<'_>) -> Box<Diagnostic> {
-        self.unsupported(op.name)
-    }
-
     /// Returns the error that hir does not read an operator.
     pub(super) fn unsupported(&self, what: &str) -> Box<Diagnostic> {
         self.not_read(format!("`{what}`"))

@@ -107,7 +107,7 @@ operators! {
     "stablehlo.convert": "a conversion; to 8 bits, with `where` for what becomes infinity or NaN" => convert;
     "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
     "stablehlo.select": "`where`" => select;
-    "stablehlo.bitcast_convert": "`bit_cast`, for elements of one size" => bitcast_convert;
+    "stablehlo.bitcast_convert": "`bit_cast`; for elements of another size, with shifts, conversions and sums" => bitcast_convert;
     "stablehlo.popcnt": "shifts, `&` and sums of the bits" => population_count;
     "stablehlo.count_leading_zeros": "shifts and `|`, and what stands for `popcnt`" => count_leading_zeros;
     "stablehlo.reduce_precision": "conversions to bf16 and back, else `+`, `&` and `where` on the bits" => reduce_precision;

@@ -62,10 +62,12 @@ impl<'m, 's> Importer<'m, 's> {
         let Some(order) = order else { return Ok(operands) };
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
-            results.push(match it {
-                Value::Tensor(it) => Value::Tensor(self.taken(it, order.clone(), dim)),
-                it @ Value::Splat(_) => it,
-            });
+            results.push(self.each_part(it, |it, part| {
+                Ok(match part {
+                    Value::Tensor(part) => Value::Tensor(it.taken(part, order.clone(), dim)),
+                    part @ Value::Splat(_) => part,
+                })
+            })?);
         }
         Ok(results)
     }
