@@ -112,12 +112,12 @@ impl Mesh {
             stride /= size;
             strides.push(stride);
         }
-        if mesh.split(strides) { Ok(mesh) } else { Err(UnsupportedSharding::TooManyAxes) }
+        if mesh.split(&strides) { Ok(mesh) } else { Err(UnsupportedSharding::TooManyAxes) }
     }
 
     /// Splits axes so that there are axes of these strides, and returns whether the mesh may have all of them.
-    fn split(&mut self, strides: Vec<i64>) -> bool {
-        let mut all = [&self.strides[..], &strides].concat();
+    fn split(&mut self, strides: &[i64]) -> bool {
+        let mut all = [&self.strides[..], strides].concat();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.dedup();
         let divides = |it: &[i64]| it[1] > 0 && it[0] % it[1] == 0;
@@ -144,7 +144,7 @@ impl Mesh {
             strides.extend([stride, stride * count as i64]);
             rest = rest.into_iter().step_by(count).collect();
         }
-        self.split(strides);
+        self.split(&strides);
     }
 
     /// Returns the number of devices.
@@ -351,7 +351,7 @@ fn split_for(meshes: &mut [Mesh], known: Option<usize>, attribute: &Attribute<'_
             if let Some(mesh) = mesh.and_then(|it| meshes.get_mut(it))
                 && let Some(strides) = mesh.strides_of(name, &part)
             {
-                mesh.split(strides.to_vec());
+                mesh.split(&strides);
             }
             items.iter().chain(entries.iter().map(|it| &it.1)).for_each(|it| split_for(meshes, mesh, it));
         }
