@@ -52,7 +52,7 @@ use operators::Import;
 use uniform::Choice;
 
 use crate::{
-    sharding::Mesh,
+    sharding::{self, Mesh},
     tree::{Attribute, Block, Module, Operation, Type, Use},
     value::{AxisSet, Tensor, Value},
 };
@@ -110,6 +110,8 @@ pub(crate) struct Importer<'m, 's> {
     complex_parts: FxHashMap<TensorId, ([Value; 2], bool)>,
     /// The tensors that updates put together, of these pieces.
     joins: FxHashMap<TensorId, pieces::Pieces>,
+    /// Numbers than which integers of a tensor are not greater.
+    at_most: FxHashMap<TensorId, i64>,
     /// Whether an operation is imported for a part of complex numbers.
     has_parts: bool,
     /// The branches around the operation, outermost first.
@@ -145,6 +147,7 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Program> {
             }
         }
     }
+    sharding::split_axes(&mut importer.meshes, &module.ops);
     let main = importer.functions.get("main").copied().ok_or_else(|| {
         let it = Diagnostic::new(
             Code::BadModule,
@@ -247,7 +250,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     fn operation(&mut self, op: &'m Operation<'s>) -> Results {
         let Some(import) = operators::import(op.name) else {
-            return Err(self.unsupported_operation(op));
+            return Err(self.unsupported(op.name));
         };
         if op.attribute(&["mhlo.sharding"]).is_some() {
             return Err(self.gspmd());
@@ -268,11 +271,12 @@ impl<'m, 's> Importer<'m, 's> {
         if !operators::keeps_pieces(op.name) {
             operands.iter().for_each(|it| self.store(it));
         }
-        if Self::is_complex(op, &operands) {
+        let results = if Self::is_complex(op, &operands) {
             self.complex_operation(op, import, operands)
         } else {
             import(self, op, operands)
-        }
+        };
+        self.in_few_bits(op, results?)
     }
 
     /// Imports an operation of a region that combines elements, for all elements at a time.

@@ -86,6 +86,8 @@ impl Type<'_> {
 pub(crate) struct TensorType {
     pub(crate) shape: Vec<i64>,
     pub(crate) dtype: DType,
+    /// How many bits an integer has if these are fewer than those of `dtype`; else 0.
+    pub(crate) bits: u8,
 }
 
 /// The element types of MLIR that hir has. Of several names, the first one is written.
@@ -122,7 +124,10 @@ impl fmt::Display for TensorType {
             write!(f, "{extent}x")?;
         }
         let name = ELEMENT_TYPES.iter().find(|it| it.1 == self.dtype).map_or("?", |it| it.0);
-        write!(f, "{name}>")
+        match self.bits {
+            0 => write!(f, "{name}>"),
+            bits => write!(f, "{}{bits}>", name.trim_end_matches('8')),
+        }
     }
 }
 
@@ -148,7 +153,8 @@ pub(crate) enum Attribute<'s> {
     Dictionary(Vec<(&'s str, Attribute<'s>)>),
     /// `dense<…>`: a value, or nested lists of values, and their type if it is stated behind them.
     Dense(Vec<Attribute<'s>>, Option<TensorType>),
-    /// `#sdy.sharding<…>` and every other one in angle brackets: the name (empty for none), and what the brackets contain.
+    /// `#sdy.sharding<…>` and every other one in angle brackets: the name (empty for none), and what the brackets contain. A part of an
+    /// axis, `"x":(1)2`: its numbers.
     Named(&'s str, Vec<(&'s str, Attribute<'s>)>, Vec<Attribute<'s>>),
     /// The initial value of a reduction: `init: %cst`.
     Initial(Use<'s>),
@@ -156,7 +162,7 @@ pub(crate) enum Attribute<'s> {
     FunctionType(Vec<Type<'s>>, Vec<Type<'s>>),
     /// Another type, which no operation needs.
     Type,
-    /// `"x":(1)2`: a part of an axis. `?`.
+    /// `?`.
     Other(&'s str),
 }
 
@@ -177,6 +183,11 @@ impl<'s> Attribute<'s> {
             }
             _ => None,
         }
+    }
+
+    /// Returns the integers among attributes.
+    pub(crate) fn numbers(items: &[Self]) -> Vec<i64> {
+        items.iter().filter_map(|it| if let Self::Int(it) = it { Some(*it) } else { None }).collect()
     }
 
     /// Returns the word that the attribute is.

@@ -71,7 +71,7 @@ impl Scalar {
 }
 
 /// What stands for the type of tokens, which order effects: the order of the program does that.
-pub(crate) static TOKEN: TensorType = TensorType { shape: Vec::new(), dtype: DType::Bool };
+pub(crate) static TOKEN: TensorType = TensorType { shape: Vec::new(), dtype: DType::Bool, bits: 0 };
 
 impl Value {
     /// Returns the value of a token.

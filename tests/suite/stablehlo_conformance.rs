@@ -23,7 +23,7 @@ const EXPLAINED: [(&str, &str); 5] = [
     ("cumprod_bfloat16_8_9.mlir", "products of 16 bits in another order"),
     ("cumsum_bfloat16_8_9.mlir", "sums of 16 bits in another order"),
     ("pow_complex64_20_30_complex64_20_30.mlir", "a power is an exponential of a product"),
-    ("top_k_float32_5_chlo.mlir", "NaNs with a sign are in front, as others"),
+    ("top_k_float32_5_chlo.mlir", "a NaN of a constant has no sign"),
 ];
 
 /// The header of the table in `docs/jax.md`. It has the operations of which tests do not pass.

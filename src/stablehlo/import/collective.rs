@@ -40,7 +40,7 @@ impl<'m, 's> Importer<'m, 's> {
         axes.filter(|it| it & !region.manual == 0).ok_or_else(|| {
             self.unsupported_form(
                 op,
-                "its `replica_groups` are not all devices along manual axes of the mesh, in their order",
+                "its `replica_groups` are not all devices along manual axes of the mesh, or parts of axes, in their order; give the mesh an axis for them",
             )
         })
     }
@@ -59,7 +59,7 @@ impl<'m, 's> Importer<'m, 's> {
         for it in refs {
             match it {
                 Attribute::Named(_, parts, _) => match parts[..] {
-                    [("name", Attribute::String(name))] => axes.extend(mesh.axis(name).ok()?),
+                    [("name", Attribute::String(name))] => axes.extend(mesh.axis(name, &[]).ok()?),
                     _ => return None,
                 },
                 _ => return None,

@@ -38,6 +38,7 @@ impl Treatment {
             | "optimization_barrier"
             | "propagation_barrier"
             | "manual_computation"
+            | "sort"
             | "fft" => Self::Whole,
             "add"
             | "subtract"

@@ -33,7 +33,7 @@ impl<'m, 's> Importer<'m, 's> {
         let is_complex = ty.dtype.part().is_some();
         // Complex numbers are pairs.
         let ty = match ty.dtype.part() {
-            Some(dtype) => TensorType { shape: pairs_of(&ty.shape), dtype },
+            Some(dtype) => TensorType { shape: pairs_of(&ty.shape), dtype, bits: 0 },
             None => ty,
         };
         let count: i64 = ty.shape.iter().product();

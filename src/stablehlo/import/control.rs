@@ -108,7 +108,7 @@ impl<'m, 's> Importer<'m, 's> {
         let message =
             "the number of iterations depends on data, and no constant bounds it to a size that hir imports";
         let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "no constant bounds this loop");
-        Box::new(it.help("state a bound in the condition, as in `(i < 100) & (error > 1e-6)` for an `i` that begins with a constant: hir imports every iteration up to it"))
+        Box::new(it.help("state a bound, as in `(i < 100) & (error > 1e-6)` for an `i` that begins with a constant, or `fori_loop(0, jnp.minimum(n, 100), …)`: hir imports every iteration up to it"))
     }
 
     /// Imports the branch with a number, which is the last one if there is no such branch. Where the number is computed, all

@@ -10,16 +10,11 @@ pub(super) fn unsupported_sharding(span: Span, why: &UnsupportedSharding) -> Box
     let label = "hir cannot express this sharding";
     let it = Diagnostic::new(Code::UnsupportedSharding, span, why.to_string(), label);
     Box::new(it.help(
-        "use whole axes of one mesh, at most three with several devices, whose sizes divide the extents",
+        "use axes of one mesh or parts of them, at most three with several devices, whose sizes divide the extents: `jnp.pad` makes these larger",
     ))
 }
 
 impl Importer<'_, '_> {
-    /// Returns the error that hir does not import an operation.
-    pub(super) fn unsupported_operation(&self, op: &Operation<'_>) -> Box<Diagnostic> {
-        self.unsupported(op.name)
-    }
-
     /// Returns the error that hir does not read an operator.
     pub(super) fn unsupported(&self, what: &str) -> Box<Diagnostic> {
         self.not_read(format!("`{what}`"))

@@ -137,7 +137,7 @@ impl<'s> Evaluation<'s> {
             Known::Index(_) => self.index,
             Known::Bool(_) => DType::Bool,
         };
-        *ty == Type::Tensor(TensorType { shape: Vec::new(), dtype })
+        *ty == Type::Tensor(TensorType { shape: Vec::new(), dtype, bits: 0 })
     }
 
     fn result(&self, op: &Operation<'s>) -> Option<Known> {

@@ -52,7 +52,23 @@ impl Importer<'_, '_> {
                 }
             }
         }
-        self.map(op, vec![a, b], result)
+        // A loop up to `min(n, 6)` has at most 6 iterations.
+        let stated = |it: &Value| match it.constant() {
+            Some(Scalar::Int(number)) if it.dtype() != DType::UInt64 => Some(*number),
+            _ => None,
+        };
+        if let (Op::Lt, Some(number), Value::Tensor(other)) = (op, stated(&a), &b)
+            && self.at_most.get(&other.id).is_some_and(|most| number >= *most)
+        {
+            let (scalar, shape) = (Scalar::Bool(false), a.shape().to_vec());
+            return Ok(Value::Splat(Splat { scalar, shape, dtype: result }));
+        }
+        let most = stated(&a).or_else(|| stated(&b)).filter(|_| op == Op::Min);
+        let found = self.map(op, vec![a, b], result)?;
+        if let (Some(most), Value::Tensor(it)) = (most, &found) {
+            self.at_most.insert(it.id, most);
+        }
+        Ok(found)
     }
 
     /// Returns the result of an operator on two integers or booleans; `None` for other numbers.

@@ -175,8 +175,8 @@ impl<'m, 's> Importer<'m, 's> {
         let mut manual = 0;
         for name in names {
             let Attribute::String(name) = name else { return Err(self.missing(op, "manual_axes")) };
-            let axis = self.meshes[mesh].axis(name).map_err(|it| unsupported_sharding(op.span, &it))?;
-            manual |= axis.map_or(0, |it| 1 << it);
+            let axes = self.meshes[mesh].axis(name, &[]).map_err(|it| unsupported_sharding(op.span, &it))?;
+            manual |= axes.fold(0, |all, it| all | 1 << it);
         }
         Ok(manual)
     }
@@ -184,7 +184,7 @@ impl<'m, 's> Importer<'m, 's> {
     /// Returns the manual axes over which a dimension is sharded, and their number of devices.
     fn manual_part(&self, axes: &[usize], region: &Region) -> (Vec<usize>, i64) {
         let own: Vec<usize> = axes.iter().copied().filter(|it| region.manual & (1 << it) != 0).collect();
-        let parts = own.iter().map(|it| self.meshes[region.mesh].axes[*it].1).product();
+        let parts = own.iter().map(|it| self.meshes[region.mesh].axes[*it]).product();
         (own, parts)
     }
 

@@ -43,7 +43,8 @@ pub(crate) fn is_terminator(name: &str) -> bool {
 /// Returns whether an operator computes each element of its result from those at the same place of its operands.
 pub(crate) fn is_elementwise(name: &str) -> bool {
     let is_named = ROWS.get(name).and_then(|row| OPERATORS.get(*row)).is_some_and(|it| it.1 == OF_THIS_NAME);
-    let others = "constant compare select convert clamp popcnt reduce_precision complex real imag";
+    let others =
+        "constant compare select convert clamp popcnt count_leading_zeros reduce_precision complex real imag";
     is_named || name.strip_prefix("stablehlo.").is_some_and(|it| others.split(' ').any(|other| other == it))
 }
 
@@ -106,9 +107,10 @@ operators! {
     "stablehlo.convert": "a conversion; to 8 bits, with `where` for what becomes infinity or NaN" => convert;
     "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
     "stablehlo.select": "`where`" => select;
-    "stablehlo.bitcast_convert": "`bit_cast`, for elements of one size" => bitcast_convert;
+    "stablehlo.bitcast_convert": "`bit_cast`; for elements of another size, with shifts, conversions and sums" => bitcast_convert;
     "stablehlo.popcnt": "shifts, `&` and sums of the bits" => population_count;
-    "stablehlo.reduce_precision": "conversions to f16 or bf16 and back" => reduce_precision;
+    "stablehlo.count_leading_zeros": "shifts and `|`, and what stands for `popcnt`" => count_leading_zeros;
+    "stablehlo.reduce_precision": "conversions to bf16 and back, else `+`, `&` and `where` on the bits" => reduce_precision;
     "stablehlo.clamp": "`maximum` and `minimum`" => clamp;
     "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic, stablehlo.shift_right_logical, chlo.next_after": OF_THIS_NAME => binary;
     "stablehlo.abs, stablehlo.cbrt, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_afz, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sign, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.is_inf, chlo.is_neg_inf, chlo.is_pos_inf, chlo.lgamma, chlo.sinh, chlo.square, chlo.tan": OF_THIS_NAME => unary;

@@ -62,10 +62,12 @@ impl<'m, 's> Importer<'m, 's> {
         let Some(order) = order else { return Ok(operands) };
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
-            results.push(match it {
-                Value::Tensor(it) => Value::Tensor(self.taken(it, order.clone(), dim)),
-                it @ Value::Splat(_) => it,
-            });
+            results.push(self.each_part(it, |it, part| {
+                Ok(match part {
+                    Value::Tensor(part) => Value::Tensor(it.taken(part, order.clone(), dim)),
+                    part @ Value::Splat(_) => part,
+                })
+            })?);
         }
         Ok(results)
     }
@@ -81,7 +83,8 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(key.axes, &key.shape, DType::Int64, stmt)
     }
 
-    /// Imports the greatest elements of the last dimension and their indices as the first ones of an order.
+    /// Imports the greatest elements of the last dimension and their indices as the first ones of the total order, in which a NaN with
+    /// a sign is the least element.
     pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let indices = self.result_type(op, 1)?.dtype;
@@ -94,8 +97,10 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected at most all elements",
             ));
         };
+        let key = self.total_order(value.clone())?;
+        let key = self.materialized(key);
         let it = self.materialized(value);
-        let order = Value::Tensor(self.sorted_places(&it, dim, true));
+        let order = Value::Tensor(self.sorted_places(&key, dim, true));
         let mut ranges: Vec<[i64; 3]> = it.shape.iter().map(|extent| [0, *extent, 1]).collect();
         ranges[dim][1] = count;
         let places = self.sliced(order, &ranges);

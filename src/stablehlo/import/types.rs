@@ -80,7 +80,7 @@ impl<'s> Importer<'_, 's> {
             let mut known: FxHashMap<&str, TensorType> = FxHashMap::default();
             for (at, it) in region.arguments.iter().enumerate() {
                 let Some(operand) = operands.get(if is_sort { at / 2 } else { at % count }) else { continue };
-                let ty = TensorType { shape: Vec::new(), dtype: operand.dtype() };
+                let ty = TensorType { shape: Vec::new(), dtype: operand.dtype(), bits: 0 };
                 self.check_type(format_args!("`{}`", it.name), (&ty.shape, ty.dtype), &it.ty, it.span)?;
                 known.insert(it.name, ty);
             }
@@ -140,7 +140,7 @@ impl<'s> Importer<'_, 's> {
             Type::Tensor(it) => it.to_string(),
             Type::Other(text) => (*text).to_owned(),
         };
-        let ty = TensorType { shape: shape.to_vec(), dtype };
+        let ty = TensorType { shape: shape.to_vec(), dtype, bits: 0 };
         let message = format!("{what} is a `{ty}`, not a `{stated}`");
         Err(contradiction(span, message, "the stated type is not that of the value"))
     }
@@ -148,7 +148,7 @@ impl<'s> Importer<'_, 's> {
 
 /// Returns the type of a value.
 pub(super) fn type_of(value: &Value) -> TensorType {
-    TensorType { shape: value.shape().to_vec(), dtype: value.dtype() }
+    TensorType { shape: value.shape().to_vec(), dtype: value.dtype(), bits: 0 }
 }
 
 /// Returns the shape of the pairs of floats that complex numbers of a shape are.

@@ -10,6 +10,9 @@ use crate::{
     value::{AxisSet, Value},
 };
 
+/// What may differ of a loop.
+const ITERATIONS: &str = "numbers of iterations";
+
 /// What devices choose a branch by.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
@@ -38,7 +41,7 @@ impl Importer<'_, '_> {
             Value::Tensor(_) => None,
         };
         let branches = values.map(|all| all.iter().map(branch).collect());
-        let what = if op.name == "stablehlo.while" { "numbers of iterations" } else { "branches" };
+        let what = if op.name == "stablehlo.while" { ITERATIONS } else { "branches" };
         Choice { span: op.span, what, axes: selector.axes(), branches }
     }
 
@@ -77,6 +80,9 @@ impl Importer<'_, '_> {
         );
         let label = format!("it needs both device {a} and device {b}");
         let chosen = match branches {
+            Some((x, y)) if choice.what == ITERATIONS => {
+                format!("the condition is {} on device {a}, and {} on device {b}", *x == 1, *y == 1)
+            }
             Some((x, y)) => format!("device {a} takes branch {x}, device {b} takes branch {y}"),
             None => format!("devices {a} and {b} compute this condition from values that may differ"),
         };

@@ -61,8 +61,10 @@ impl<'s> Parser<'s, '_> {
                 let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or("");
                 // A part of an axis: `"x":(1)2`.
                 if self.peek() == Some(TokenKind::Colon) && self.peek_at(1) == Some(TokenKind::OpenRound) {
-                    self.at += 5.min(self.tokens.len() - self.at);
-                    return Ok(Attribute::Other(inner));
+                    self.at += 2;
+                    let before = self.plain_attribute()?;
+                    self.expect(TokenKind::CloseRound, "`)`")?;
+                    return Ok(Attribute::Named(inner, Vec::new(), vec![before, self.plain_attribute()?]));
                 }
                 if self.accept(TokenKind::Equal) {
                     // `"tp"=4` of a mesh.

@@ -92,7 +92,14 @@ fn tensor_type(text: &str) -> Result<Option<TensorType>, UnsupportedType<'_>> {
     if count.is_none_or(|it| it > MAX_ELEMENTS) || shape.iter().any(|it| *it > MAX_ELEMENTS) {
         return Err(UnsupportedType::TooLarge(text));
     }
-    let found = ELEMENT_TYPES.iter().find(|it| it.0 == rest);
+    let (name, bits) = match rest {
+        "i2" => ("i8", 2),
+        "i4" => ("i8", 4),
+        "ui2" => ("ui8", 2),
+        "ui4" => ("ui8", 4),
+        _ => (rest, 0),
+    };
+    let found = ELEMENT_TYPES.iter().find(|it| it.0 == name);
     let dtype = found.map(|it| it.1).ok_or(UnsupportedType::Element(rest))?;
-    Ok(Some(TensorType { shape, dtype }))
+    Ok(Some(TensorType { shape, dtype, bits }))
 }

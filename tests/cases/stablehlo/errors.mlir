@@ -17,9 +17,9 @@ module {
 // -----
 // A form of an operation that hir does not read.
 module {
-  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4x2xi16> {
-    %0 = stablehlo.bitcast_convert %arg0 : (tensor<4xf32>) -> tensor<4x2xi16>
-    return %0 : tensor<4x2xi16>
+  func.func public @main(%arg0: tensor<4xi4>) -> tensor<4xi4> {
+    %0 = stablehlo.popcnt %arg0 : tensor<4xi4>
+    return %0 : tensor<4xi4>
   }
 }
 // -----
@@ -47,10 +47,10 @@ module {
   }
 }
 // -----
-// A part of an axis.
+// A part that the axis does not have.
 module {
   sdy.mesh @mesh = <["x"=4]>
-  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}]>}) -> tensor<4xf32> {
+  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)3}]>}) -> tensor<4xf32> {
     return %arg0 : tensor<4xf32>
   }
 }
@@ -100,8 +100,8 @@ module {
 // -----
 // An element type that hir does not have.
 module {
-  func.func public @main(%arg0: tensor<4xi4>) -> tensor<4xi4> {
-    return %arg0 : tensor<4xi4>
+  func.func public @main(%arg0: tensor<4xf4E2M1FN>) -> tensor<4xf4E2M1FN> {
+    return %arg0 : tensor<4xf4E2M1FN>
   }
 }
 // -----
