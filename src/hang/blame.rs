@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     agreement::Key,
+    census,
     graph::Edge,
     peers::offset,
     queues::{Call, Job},
@@ -144,13 +145,14 @@ fn by_place(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Ra
 /// also those whose records are lost.
 fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Rank, Reason)> {
     let (record, other) = (job.record(call), job.record(later));
-    let description = job.records.group(record.group).own_description()?;
+    job.records.group(record.group).own_description()?;
+    let kind = job.kind_of_group(record.group);
     if !record.is_collective() || !other.is_collective() || record.group == other.group {
         return None;
     }
-    let total = |before: Call| made_before(job, description, before);
+    let total = |before: Call| made_before(job, kind, before);
     let others = others_at(job, later, [call.rank, missing])?;
-    let usual = common(job, description, &others)?;
+    let usual = common(job, kind, &others)?;
     // So did all ranks one round before, or many do now.
     match earlier_at(job, later) {
         Some(before) => {
@@ -159,7 +161,7 @@ fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Ra
             if !all.iter().any(|it| it.rank == call.rank) {
                 return None;
             }
-            common(job, description, &all)?;
+            common(job, kind, &all)?;
         }
         None if others.len() < MIN_OTHERS => return None,
         None => (),
@@ -176,31 +178,14 @@ fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Ra
 /// The number of other ranks that show alone how many calls are usual.
 const MIN_OTHERS: usize = 3;
 
-/// Returns the number of collectives that a rank has made in groups of a description before a call, also of those whose records are lost.
-fn made_before(job: &Job<'_>, description: &str, before: Call) -> Option<usize> {
-    let log = job.records.log(before.rank)?;
-    let of_kind = job.groups_of(log).filter(|it| job.records.group(*it).description == description);
-    let mut sum = 0;
-    for group in of_kind {
-        let calls = job.queue(group).and_then(|it| it.lane(before.rank)).map_or(&[][..], |it| &it.calls);
-        let seq = |at: &u32| job.record(Call { rank: before.rank, at: *at }).seq as usize;
-        let at = calls.partition_point(|it| *it < before.at);
-        sum += match (at.checked_sub(1).map(|it| seq(&calls[it])), calls.first()) {
-            (Some(last), _) => last,
-            (None, Some(first)) => seq(first).checked_sub(1)?,
-            (None, None) if log.lost == 0 => 0,
-            (None, None) => {
-                let has_messages = log.records.iter().any(|it| it.group == group);
-                usize::try_from(job.enqueued(before.rank, group)?).ok().filter(|_| !has_messages)?
-            }
-        };
-    }
-    Some(sum)
+/// Returns the number of operations that a rank has made in groups of a kind before a call.
+fn made_before(job: &Job<'_>, kind: u32, before: Call) -> Option<usize> {
+    census::made(job, before.rank, Some(before.at), kind)
 }
 
-/// Returns the number of collectives that ranks have made in groups of a description before calls, if it is the same for two at least, and not 0.
-fn common(job: &Job<'_>, description: &str, calls: &[Call]) -> Option<usize> {
-    let mut all = calls.iter().map(|it| made_before(job, description, *it));
+/// Returns the number of operations that ranks have made in groups of a kind before calls, if it is the same for two at least, and not 0.
+fn common(job: &Job<'_>, kind: u32, calls: &[Call]) -> Option<usize> {
+    let mut all = calls.iter().map(|it| made_before(job, kind, *it));
     let first = all.next()??;
     (calls.len() > 1 && first > 0 && all.all(|it| it == Some(first))).then_some(first)
 }
@@ -208,10 +193,12 @@ fn common(job: &Job<'_>, description: &str, calls: &[Call]) -> Option<usize> {
 /// Of two ranks whose calls in groups of two kinds have different orders, returns the one that came to the first of the two with another number of calls of the
 /// other kind than all others.
 pub(crate) fn unlike_others(job: &Job<'_>, at: [Call; 2], kind: Call) -> Option<Rank> {
-    let description = job.records.group(job.record(kind).group).own_description()?;
+    let group = job.record(kind).group;
+    job.records.group(group).own_description()?;
+    let kind = job.kind_of_group(group);
     let others = others_at(job, at[0], at.map(|it| it.rank))?;
-    let usual = common(job, description, &others).filter(|_| others.len() >= MIN_OTHERS)?;
-    let [one, two] = at.map(|it| made_before(job, description, it).map(|it| it == usual));
+    let usual = common(job, kind, &others).filter(|_| others.len() >= MIN_OTHERS)?;
+    let [one, two] = at.map(|it| made_before(job, kind, it).map(|it| it == usual));
     match (one?, two?) {
         (true, false) => Some(at[1].rank),
         (false, true) => Some(at[0].rank),

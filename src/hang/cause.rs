@@ -21,6 +21,7 @@ use crate::{
     peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
     queues::{Call, Job, Lane, Queue, same_collective},
     record::{Batch, GroupId, Rank, Record},
+    repair,
     stall::{Place, Stall, has_lost, stalls},
 };
 
@@ -204,10 +205,15 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
             it.diverged.first().and_then(|it| it.first()).map(|it| it.rank)
         }
         Cause::Crossed(Crossed { deviant: Some(rank), .. }) => Some(*rank),
-        // The reasons that name a rank are shown with it.
-        Cause::Passed { deviant: Some(_), .. }
-        | Cause::Cycle { deviant: Some(_), .. }
-        | Cause::Message { deviating: Some(_), .. }
+        // The reasons that name a rank are shown with it, unless what it did is known.
+        Cause::Passed { deviant: Some((rank, _)), .. } | Cause::Cycle { deviant: Some((rank, _)), .. } => {
+            let is_it = |it: &Departure| it.call.rank == *rank && it.how != divergence::How::Other;
+            if let Some(found) = repair::find(job).filter(is_it) {
+                causes.insert(0, Cause::Departed(found));
+            }
+            return;
+        }
+        Cause::Message { deviating: Some(_), .. }
         | Cause::Membership { .. }
         | Cause::Crosswise { .. }
         | Cause::WrongPeer(_)
@@ -220,7 +226,8 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
     let is_crossed = matches!(first, Cause::Crossed(_));
     let counted = || census::find(job).filter(is_named).filter(|_| named.is_none() || is_crossed);
     let by_habit = || departure::by_habit(job, &suspects(job, stalls, first)).filter(is_named);
-    let Some(found) = found.or_else(counted).or_else(by_habit) else { return };
+    let repaired = || repair::find(job).filter(|_| named.is_none());
+    let Some(found) = found.or_else(counted).or_else(by_habit).or_else(repaired) else { return };
     if named.is_some() && found.how == divergence::How::Other {
         return;
     }

@@ -8,8 +8,8 @@ use rustc_hash::FxHashSet;
 use crate::{
     departure::{Count, Departure, aligned_before},
     divergence::How,
-    queues::{Call, Job, Queue},
-    record::{Batch, GroupId, Rank, Record},
+    queues::{Call, Job, Lane, Queue},
+    record::{Batch, GroupId, Rank, RankLog, Record},
 };
 
 /// The number of other ranks that show what is usual if no earlier collective does.
@@ -88,7 +88,13 @@ fn unlike(
     let usual =
         counts.iter().map(|it| it.1).max_by_key(|it| counts.iter().filter(|at| at.1 == *it).count())?;
     let (like, mut other): (Vec<_>, Vec<_>) = counts.iter().copied().partition(|it| it.1 == usual);
-    let absent = queue.lanes.iter().filter(|it| job.last_seq(it).is_none_or(|last| last < seq));
+    // What a dump of active calls leaves out has completed.
+    let has_come = |it: &Lane| {
+        let only_active = job.records.log(it.rank).is_some_and(|it| it.only_active);
+        job.last_seq(it).is_some_and(|last| last >= seq)
+            || only_active && job.has_enqueued(it, queue.group, seq) != Some(false)
+    };
+    let absent = queue.lanes.iter().filter(|it| !has_come(it));
     other.extend(absent.take(MAX_COMPARED).filter_map(|it| {
         let last = job.records.log(it.rank)?.records.len().checked_sub(1)?;
         let own = made(job, it.rank, None, kind)?;
@@ -121,10 +127,9 @@ fn unlike(
     is_even.then_some((count, like))
 }
 
-/// Returns the number of operations of a rank in groups of a kind, before a record or in all. What dumps of active calls leave out may be before the record or
-/// behind it.
-fn made(job: &Job<'_>, rank: Rank, before: Option<u32>, kind: u32) -> Option<usize> {
-    let log = job.records.log(rank).filter(|it| !it.only_active)?;
+/// Returns the number of operations of a rank in groups of a kind, before a record or in all.
+pub(crate) fn made(job: &Job<'_>, rank: Rank, before: Option<u32>, kind: u32) -> Option<usize> {
+    let log = job.records.log(rank).filter(|it| !it.only_active || is_gapless(it))?;
     let at = before.map_or(log.records.len(), |it| it as usize);
     let number = |it: &Record| it.op.max(it.seq) as usize;
     let of_kind: Vec<GroupId> = groups(job, rank).filter(|it| job.kind_of_group(*it) == kind).collect();
@@ -144,6 +149,12 @@ fn made(job: &Job<'_>, rank: Rank, before: Option<u32>, kind: u32) -> Option<usi
         };
     }
     Some(sum)
+}
+
+/// Whether a dump of active calls leaves out none behind its first one: what has completed is then before all that it holds.
+fn is_gapless(log: &RankLog) -> bool {
+    let is_next = |it: &[Record]| it[1].number == it[0].number + 1;
+    log.records.first().is_some_and(|it| !it.done) && log.records.windows(2).all(is_next)
 }
 
 fn has_messages(job: &Job<'_>, group: GroupId) -> bool {

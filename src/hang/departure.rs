@@ -269,19 +269,22 @@ fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
     let mut others: Vec<usize> = (0..lanes.len()).filter(|it| *it != at).collect();
     others.sort_by_key(|it| it.abs_diff(at));
     let mut differ: Vec<(usize, usize, usize, usize)> = Vec::new();
-    let mut agreed = 0;
+    let mut agreed = Vec::new();
     for other in others.into_iter().take(MAX_COMPARED) {
         let Some((mine, theirs)) = anchor(job, own, &lanes[other]) else { continue };
         let (ends, is_other) = agreement(job, (own, mine), (&lanes[other], theirs));
         if is_other {
             differ.push((ends.0, other, ends.1, ends.0 - mine));
         } else {
-            agreed = agreed.max(ends.0);
+            agreed.push((ends.0, other));
         }
     }
     let place = differ.iter().map(|it| it.0).max()?;
-    // Another rank makes the same call.
-    if agreed > place {
+    // Another rank makes the same call, unless its dump leaves it out.
+    let number = job.record(own.calls[place]).number;
+    let has_it = |other: &Lane| other.calls.iter().any(|it| job.record(*it).number == number);
+    let only_active = job.records.log(own.calls[place].rank).is_some_and(|it| it.only_active);
+    if agreed.iter().any(|it| it.0 > place && (!only_active || has_it(&lanes[it.1]))) {
         return None;
     }
     differ.retain(|it| it.0 == place);
@@ -301,9 +304,7 @@ fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
         || place > 0 && own.tokens[..place].windows(2).any(|it| it == [own.tokens[place - 1], first]);
     let is_usual = is_habit || like.len() > 1 && (!is_cut || same >= MIN_CONTEXT || follows());
     // What has completed may be left out; messages differ by the place in a pipeline.
-    let may_be_first = job.records.log(own.calls[place].rank).is_some_and(|it| it.only_active)
-        && like.len() > 1
-        && first.peer.is_none();
+    let may_be_first = only_active && like.len() > 1 && first.peer.is_none();
     if !is_usual || !may_be_first && !was_made(&first) || habit == Some(own.tokens[place]) {
         return None;
     }

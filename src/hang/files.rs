@@ -75,8 +75,11 @@ const NOT_UNPACKED: &str = "an archive is read only if it is given by its own na
 /// # Errors
 /// A path that cannot be read, no dumps, or none that can be read.
 pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
+    let folder = whole_folder(paths);
+    let paths = folder.as_ref().map_or(paths, std::slice::from_ref);
     let tables = Interners::default();
     let (mut candidates, mut read, mut inner, mut logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut printed: Vec<(String, String)> = Vec::new();
     for path in paths {
         let fault = |fault| LoadError::Read { path: path.clone(), fault };
         let about = fs::metadata(path).map_err(fault)?;
@@ -86,12 +89,11 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
         } else if !about.is_file() {
             return Err(LoadError::NotAFile(path.clone()));
         } else if archive::is_archive(path) {
-            read.extend(in_archive(path, &tables)?);
+            read.extend(in_archive(path, &tables, &mut printed)?);
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             match rank_of_name(&name) {
                 _ if is_log_name(&name) => logs.push(path.clone()),
-                // `DIR/*` has the program, too.
                 _ if paths.len() > 1 && is_no_dump(&name) => (),
                 Some(rank) => candidates.push((rank, path.clone())),
                 None if looks_like_dump(path) => return Err(LoadError::NoRank(path.clone())),
@@ -110,14 +112,20 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
         }
     }
     if candidates.is_empty() && read.is_empty() {
-        let all = archives.iter().map(|it| in_archive(it, &tables)).collect::<Result<Vec<_>, _>>();
-        let all: Vec<ReadDump> = all.unwrap_or_default().into_iter().flatten().collect();
+        let mut in_archives = Vec::new();
+        let all = archives.iter().map(|it| in_archive(it, &tables, &mut in_archives));
+        let all: Vec<ReadDump> =
+            all.collect::<Result<Vec<_>, _>>().unwrap_or_default().into_iter().flatten().collect();
         if are_apart(&all) {
             read = all;
+            if logs.is_empty() {
+                printed.append(&mut in_archives);
+            }
             archives.clear();
         }
     }
-    let (of_logs, hosts) = of_logs(logs.iter().filter_map(|it| text_of(it)), &tables);
+    printed.extend(logs.iter().filter_map(|it| text_of(it)));
+    let (of_logs, hosts) = of_logs(printed, &tables);
     let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
     if candidates.is_empty() && read.is_empty() && of_logs.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
@@ -152,7 +160,7 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
     let path = || "these files".to_owned();
     let logs = files.iter().filter(|it| is_log_name(&it.0));
     let text = |it: &(String, Vec<u8>)| (it.0.clone(), String::from_utf8_lossy(&it.1).into_owned());
-    let (printed, hosts) = of_logs(logs.map(text), &tables);
+    let (printed, hosts) = of_logs(logs.map(text).collect(), &tables);
     let mut read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
     add_logs(&mut read, printed);
     if read.is_empty() {
@@ -206,11 +214,24 @@ impl<'t> InFolders<'t> {
     }
 }
 
-/// Reads the dumps of an archive.
-fn in_archive(path: &Path, tables: &Interners) -> Result<Vec<ReadDump>, LoadError> {
+/// Reads the dumps of an archive, and adds the names and the texts of its logs.
+fn in_archive(
+    path: &Path,
+    tables: &Interners,
+    printed: &mut Vec<(String, String)>,
+) -> Result<Vec<ReadDump>, LoadError> {
     let mut found = InFolders::new(tables, fs::metadata(path).ok().map(|it| it.len()));
     let file = |name: &str| format!("{}/{name}", path.display());
-    archive::read(path, InFolders::is_wanted, |name, bytes| found.add(name, file(name), &bytes))
+    let is_wanted =
+        |name: &str| InFolders::is_wanted(name) || is_log_name(base(name)) && !base(name).starts_with('.');
+    let add = |name: &str, bytes: Vec<u8>| {
+        if is_log_name(base(name)) {
+            printed.push((file(name), String::from_utf8_lossy(&bytes).into_owned()));
+        } else {
+            found.add(name, file(name), &bytes);
+        }
+    };
+    archive::read(path, is_wanted, add)
         .and_then(|()| found.finish())
         .map_err(|fault| LoadError::Read { path: path.to_owned(), fault })
 }
@@ -263,14 +284,53 @@ fn is_log_name(name: &str) -> bool {
     is_answer || [".log", ".txt", ".out", ".err"].iter().any(|it| name.ends_with(it))
 }
 
-/// Returns the logs of a folder.
+/// Returns the logs of a folder, and those that `torchrun --log-dir` writes to it: `RUN/attempt_0/RANK/stderr.log`.
 fn logs_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
-    let is_log =
-        |it: &PathBuf| it.is_file() && is_log_name(&it.file_name().unwrap_or_default().to_string_lossy());
-    let mut found: Vec<PathBuf> = entries.filter(is_log).collect();
+    let entries = |it: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(it).into_iter().flatten().flatten();
+        entries.map(|it| it.path()).collect()
+    };
+    let name = |it: &PathBuf| it.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_log = |it: &PathBuf| is_log_name(&name(it)) && it.is_file();
+    let is_attempt = |it: &PathBuf| name(it).starts_with(ATTEMPT);
+    let here = entries(folder);
+    let below = here.iter().filter(|it| !is_log(it)).flat_map(|it| entries(it));
+    let attempts = here.iter().cloned().chain(below).filter(is_attempt);
+    let of_ranks: Vec<PathBuf> = attempts.flat_map(|it| entries(&it)).flat_map(|it| entries(&it)).collect();
+    let mut found: Vec<PathBuf> = here.into_iter().chain(of_ranks).filter(is_log).collect();
     found.sort();
     found
+}
+
+/// How the name of the folder of each start of a job begins, in what torchrun writes.
+const ATTEMPT: &str = "attempt_";
+
+/// Returns the logs without those of starts before the last one.
+fn last_attempt(mut logs: Vec<(String, String)>) -> Vec<(String, String)> {
+    let attempt = |it: &(String, String)| attempt_of(&it.0).map(|it| it.0);
+    if let Some(last) = logs.iter().filter_map(attempt).max() {
+        logs.retain(|it| attempt(it).is_none_or(|it| it == last));
+    }
+    logs
+}
+
+/// Returns the number of the start and the rank in the path of a log of torchrun.
+fn attempt_of(path: &str) -> Option<(u32, Rank)> {
+    let mut names = path.rsplit(['/', '\\']).skip(1);
+    let rank = names.next()?.parse().ok()?;
+    Some((names.next()?.strip_prefix(ATTEMPT)?.parse().ok()?, rank))
+}
+
+/// Returns the folder whose entries are all given: what a shell makes of `DIR/*`.
+fn whole_folder(paths: &[PathBuf]) -> Option<PathBuf> {
+    let folder = paths.first().filter(|_| paths.len() > 1)?.parent()?;
+    let given: BTreeSet<_> =
+        paths.iter().filter(|it| it.parent() == Some(folder)).filter_map(|it| it.file_name()).collect();
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let mut shown = fs::read_dir(folder).ok()?.flatten().map(|it| it.file_name()).collect::<Vec<_>>();
+    shown.retain(|it| !it.to_string_lossy().starts_with('.'));
+    let is_whole = shown.len() == paths.len() && shown.iter().all(|it| given.contains(it.as_os_str()));
+    is_whole.then(|| folder.to_owned())
 }
 
 /// Returns the name and the text of a log, if it can be read.
@@ -282,11 +342,19 @@ fn text_of(path: &Path) -> Option<(String, String)> {
 
 /// Reads what Python, PyTorch and NCCL have printed, in the order of the names of the files. PyTorch's lines say more. Of a rank without any, its
 /// log says that it has made no call of which they tell.
-fn of_logs(texts: impl Iterator<Item = (String, String)>, tables: &Interners) -> (Vec<ReadDump>, Hosts) {
+fn of_logs(texts: Vec<(String, String)>, tables: &Interners) -> (Vec<ReadDump>, Hosts) {
     let (mut found, mut of_nccl, mut hosts) = (Vec::new(), Vec::new(), Hosts::new());
     let mut named: BTreeMap<Rank, String> = BTreeMap::new();
+    let texts = last_attempt(texts);
+    // The folders of several hosts have the numbers of the ranks on each.
+    let mut folders: Vec<(Rank, &str)> =
+        texts.iter().filter_map(|it| Some((attempt_of(&it.0)?.1, it.0.rsplit_once('/')?.0))).collect();
+    folders.sort_unstable();
+    folders.dedup();
+    let is_one_host = folders.windows(2).all(|it| it[0].0 != it[1].0);
     for (file, text) in texts {
-        let rank = Some(base(&file)).filter(|it| it.contains("rank")).and_then(rank_of_name);
+        let in_name = Some(base(&file)).filter(|it| it.contains("rank")).and_then(rank_of_name);
+        let rank = in_name.or_else(|| attempt_of(&file).map(|it| it.1).filter(|_| is_one_host));
         if torch_log::is_log(&text) {
             found.extend(torch_log::read(&text, &file, tables, &mut hosts));
         }

@@ -58,6 +58,7 @@ mod pickle;
 pub mod program;
 mod queues;
 pub mod record;
+mod repair;
 pub mod report;
 pub mod site;
 mod stall;

@@ -87,6 +87,59 @@ fn an_archive_gives_the_report_of_its_folder() {
     assert!(found.summary().starts_with("1 dump"), "{}", found.summary());
 }
 
+/// What the watchdogs of four ranks print: rank 2 passes another size.
+const LOG: &str = include_str!("../../../docs/examples/job-hangs.log");
+
+#[test]
+fn logs_are_read_from_archives_and_from_folders_of_torchrun() {
+    let is_found = |dumps: Dumps| {
+        let found = report(&dumps);
+        assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0802", &[2][..]));
+    };
+    let tar = tar(&[("job/job.log", LOG.as_bytes())]);
+    for (name, bytes) in
+        [("a.zip", zip(&[("job.log", LOG.as_bytes())])), ("a.tgz", gzip(&tar)), ("a.tar", tar)]
+    {
+        is_found(load(name, &bytes).expect("a log"));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for rank in 0..4 {
+        // In the first start, another rank failed.
+        let label = format!("[rank{rank}]");
+        let own: Vec<&str> = LOG.lines().filter(|it| it.starts_with(&label)).collect();
+        let sizes = [if rank == 1 { "NumelIn=7, " } else { "NumelIn=1, " }, "NumelIn=1, "];
+        for (attempt, size) in sizes.into_iter().enumerate() {
+            let path = folder.path().join(format!("run_x/attempt_{attempt}/{rank}"));
+            fs::create_dir_all(&path).expect("a folder");
+            let text = own.join("\n");
+            let text = if attempt == 0 { text.replace("NumelIn=1024, ", size) } else { text };
+            fs::write(path.join("stderr.log"), text).expect("a file");
+        }
+    }
+    is_found(files::load(&[folder.path().to_owned()]).expect("logs"));
+    is_found(files::load(&[folder.path().join("run_x")]).expect("logs"));
+}
+
+#[test]
+fn all_entries_of_a_folder_are_the_folder() {
+    let pickles = pickles();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("old")).expect("a folder");
+    for (name, bytes) in [
+        ("rank_0", pickles[0].clone()),
+        ("rank_1", pickles[1].clone()),
+        ("old/rank_0", pickles[1].clone()),
+        ("job.zip", zip(&[("rank_0", pickles[1].as_slice())])),
+    ] {
+        fs::write(path(name), bytes).expect("a file");
+    }
+    let all = ["job.zip", "old", "rank_0", "rank_1"].map(path);
+    let [whole, each] = [&[folder.path().to_owned()][..], &all].map(|it| files::load(it).expect("dumps"));
+    assert_eq!((&whole.notes, report(&whole).findings), (&each.notes, report(&each).findings));
+    assert_eq!(report(&whole).findings[0].ranks, [1]);
+}
+
 #[test]
 fn several_jobs_in_an_archive_are_not_mixed() {
     let pickles = pickles();

@@ -4,7 +4,8 @@
 //! records show the fault: no rank is named that is not at fault, no healthy job is called a hang, the right rank in 99 %, the right kind in
 //! 97 %, and 10 % undecided at most. `tests/baseline/hangs.txt` has what holds today, which may only become better.
 //!
-//! `HIR_HANG_JOBS=10000 cargo test -p hir-hang --test oracle -- --nocapture` makes more jobs, `HIR_HANG_JOBS=300..3300` other ones. With `HIR_HANG_FAULTS=DIR`, the dumps of answers
+//! `HIR_HANG_JOBS=10000 cargo test -p hir-hang --test oracle -- --nocapture` makes more jobs, `HIR_HANG_JOBS=300..3300` other ones. With
+//! `HIR_HANG_LIST=1`, each wrong answer is a line: the number of the job, its fault, its mesh and its dumps. With `HIR_HANG_FAULTS=DIR`, the dumps of answers
 //! that are wrong are written below DIR, the smallest of each class.
 
 #![allow(clippy::expect_used, reason = "a failed step ends the test")]
@@ -48,6 +49,7 @@ fn answers_do_not_become_worse() {
     let jobs = first.parse().unwrap_or(0)..end.parse().unwrap_or(JOBS);
     let mut figures = BTreeMap::new();
     let mut classes = Classes::new();
+    let mut list = std::env::var_os("HIR_HANG_LIST").map(|_| String::new());
     for number in jobs.clone() {
         // A fifth of the jobs is healthy.
         let kinds = FAULTS.len() as u64 - 1;
@@ -61,7 +63,14 @@ fn answers_do_not_become_worse() {
         let wrong = count(&job, &report, &mut figures);
         if !wrong.is_empty() {
             let code = report.findings.first().map_or("none".to_owned(), |it| format!("{:?}", it.code));
-            let class = (format!("{fault:?}"), format!("{} {code}", wrong.join(", ")));
+            let what = format!("{} {code}", wrong.join(", "));
+            if let Some(list) = &mut list {
+                list.push_str(&format!(
+                    "{number}\t{fault:?}\t{}\t{what}\n",
+                    oracle::figures::kind_of_job(&job)
+                ));
+            }
+            let class = (format!("{fault:?}"), what);
             match classes.entry(class) {
                 Entry::Vacant(it) => {
                     it.insert((1, size, job));
@@ -79,7 +88,9 @@ fn answers_do_not_become_worse() {
     let text = table(&figures);
     let lines = classes.iter().map(|((fault, what), it)| format!("{:>5} {fault}: {what}\n", it.0));
     let shown: String = lines.collect();
-    std::io::stdout().write_all(format!("{text}\n{shown}").as_bytes()).expect("output");
+    std::io::stdout()
+        .write_all(format!("{text}\n{shown}\n{}", list.unwrap_or_default()).as_bytes())
+        .expect("output");
     if let Ok(folder) = std::env::var("HIR_HANG_FAULTS") {
         classes.iter().for_each(|((fault, what), it)| write(Path::new(&folder), fault, what, &it.2));
     }

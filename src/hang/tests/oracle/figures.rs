@@ -179,6 +179,24 @@ fn line(text: &mut String, name: &str, it: &Figures) {
     );
 }
 
+/// Returns the mesh of a job and how its dumps are written, for a table.
+pub fn kind_of_job(job: &Job) -> String {
+    let size = |desc: &str| {
+        let group = job.program.groups.iter().find(|it| it.desc == format!("mesh_{desc}"));
+        group.map_or(String::new(), |it| format!("{desc}{} ", it.ranks.len()))
+    };
+    let mesh: String = ["tp", "dp", "pp", "ep"].map(size).concat();
+    let writing = &job.writing;
+    let ring = if writing.ring < 2000 { format!("ring{}", writing.ring) } else { "whole".to_owned() };
+    let ring = if writing.only_active { "active".to_owned() } else { ring };
+    format!(
+        "{}\t{ring}{}{}",
+        mesh.trim_end(),
+        if writing.has_frames { "" } else { ",no frames" },
+        if writing.is_late { ",late" } else { "" }
+    )
+}
+
 /// Describes the truth of a job.
 pub fn truth(job: &Job) -> String {
     let made = &job.made;

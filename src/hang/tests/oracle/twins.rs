@@ -105,16 +105,26 @@ fn edited(job: &Job) -> Twins {
     // In larger groups the majority decides, unless what the others made is not recorded.
     let members = &job.program.groups[wanted.group].ranks;
     let others = makers.iter().copied().filter(|it| *it != made.rank && members.contains(it)).take(4);
-    let twin =
-        others.filter_map(|rank| all_but(job, rank, wanted, &makers)).find(|it| is_twin(job, &shown, it));
+    let twin = others
+        .filter_map(|rank| all_but(job, rank, wanted, (&makers, &follows)))
+        .find(|it| is_twin(job, &shown, it));
     if let Some(other) = twin {
         found.other_rank = Some((other.fault, other.rank));
         return found;
     }
-    // The last call, which the rank may be about to make.
+    // The calls that the rank has made, also those whose records are lost.
+    let times = execute(&made.program, &job.settings, made.broken);
+    let is_made = |it: &&Times| it.issued.is_some_and(|it| it <= job.writing.moment[made.rank]);
+    let count = times[made.rank].iter().filter(is_made).count();
+    // A call of which the rank has no record, since it is the last one or waits for a communicator, or that looks like another one: it may be about to
+    // make it.
     let is_at_end = job.program.calls(made.rank).last().is_some_and(|it| it.0 == made.at);
-    let stops = plant(&job.program, Fault::StuckHost, made.rank, made.at, 0).filter(|_| is_at_end);
-    if stops.is_some_and(|it| is_twin(job, &shown, &it)) {
+    let end = job.program.calls(made.rank).nth(count).map(|it| it.0);
+    let mut stops = [made.at]
+        .into_iter()
+        .chain(end)
+        .filter_map(|at| plant(&job.program, Fault::StuckHost, made.rank, at, 0));
+    if stops.any(|it| is_twin(job, &shown, &it)) {
         found.kinds.push(Fault::StuckHost);
     }
     // One more call at the end, which the other ranks may be about to make.
@@ -123,10 +133,7 @@ fn edited(job: &Job) -> Twins {
         return found;
     }
     // Other faults of the calls of the same rank.
-    // The calls that the rank has made, also those whose records are lost.
-    let times = execute(&made.program, &job.settings, made.broken);
-    let is_made = |it: &&Times| it.issued.is_some_and(|it| it <= job.writing.moment[made.rank]);
-    let own = calls_of(&made.program.ranks[made.rank], times[made.rank].iter().filter(is_made).count());
+    let own = calls_of(&made.program.ranks[made.rank], count);
     let steps = made.at.saturating_sub(12)..(made.at + 12).min(job.program.ranks[made.rank].len());
     for fault in FAULTS.into_iter().filter(|it| it.contradicts() && *it != made.fault) {
         let has_twin = steps.clone().flat_map(|it| [(it, 0), (it, 1), (it, 2)]).any(|(at, choice)| {
@@ -171,7 +178,13 @@ fn calls_of(steps: &[Step], count: usize) -> Vec<(usize, Kind, u64, &'static str
 }
 
 /// Returns the job whose program has the edit in all rounds on all ranks, and a rank that does not follow it in the round of the fault.
-fn all_but(job: &Job, except: usize, wanted: &Call, makers: &[usize]) -> Option<Faulty> {
+/// Rounds that lack the second of two calls that change places, such as those without a checkpoint, keep their order.
+fn all_but(
+    job: &Job,
+    except: usize,
+    wanted: &Call,
+    (makers, follows): (&[usize], &dyn Fn(usize, usize) -> bool),
+) -> Option<Faulty> {
     let made = &job.made;
     // The how-many-th call of its line in its round it is.
     let nth = |rank: usize, at: usize, call: &Call| {
@@ -184,6 +197,7 @@ fn all_but(job: &Job, except: usize, wanted: &Call, makers: &[usize]) -> Option<
         let places = job.program.calls(rank).filter(|(at, it)| {
             it.line == wanted.line
                 && nth(rank, *at, it) == wanted_nth
+                && follows(rank, *at)
                 && (rank != except || it.iteration != wanted.iteration)
         });
         for (at, _) in places.collect::<Vec<_>>().into_iter().rev() {
