@@ -3,7 +3,7 @@
 use grammar::{DType, Op, Span, attr, words::PyBool};
 use hir_ir::build::apply;
 
-use super::{Importer, Results, elementwise::comparison};
+use super::{Imported, Importer, Results, elementwise::comparison};
 use crate::{
     tree::{Attribute, Block, Operation, Use},
     value::{Scalar, Tensor, Value},
@@ -36,9 +36,8 @@ impl<'m, 's> Importer<'m, 's> {
         if operands.iter().any(|it| it.shape() != operands[0].shape()) {
             return Err(self.bad_module("the operands have different shapes", "expected equal shapes"));
         }
-        // A stable sort by the last key first leaves equal elements of a key in the order of those behind it.
-        let mut order: Option<Tensor> = None;
-        for key in keys.iter().rev() {
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys {
             let mut own = operands[key.operand].clone();
             if let Some([name, _]) = key.computed {
                 let arguments = operands.iter().flat_map(|it| [it.clone(), it.clone()]).collect();
@@ -48,18 +47,9 @@ impl<'m, 's> Importer<'m, 's> {
             if key.is_total {
                 own = self.total_order(own)?;
             }
-            if own.dtype() == DType::Bool {
-                own = self.converted(own, DType::Int32)?;
-            }
-            let own = self.materialized(own);
-            let own = order.as_ref().map_or(own.clone(), |order| self.taken(own, order.clone(), dim));
-            let place = self.sorted_places(&own, dim, key.is_descending);
-            order = Some(match order {
-                Some(order) => self.taken(order, place, dim),
-                None => place,
-            });
+            values.push((own, key.is_descending));
         }
-        let Some(order) = order else { return Ok(operands) };
+        let Some(order) = self.order(values, dim)? else { return Ok(operands) };
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             results.push(self.each_part(it, |it, part| {
@@ -70,6 +60,25 @@ impl<'m, 's> Importer<'m, 's> {
             })?);
         }
         Ok(results)
+    }
+
+    /// Returns the indices that sort by keys, the most significant one first, each with whether its greatest element is in front.
+    fn order(&mut self, keys: Vec<(Value, bool)>, dim: usize) -> Imported<Option<Tensor>> {
+        // A stable sort by the last key first leaves equal elements of a key in the order of those behind it.
+        let mut order: Option<Tensor> = None;
+        for (mut key, is_descending) in keys.into_iter().rev() {
+            if key.dtype() == DType::Bool {
+                key = self.converted(key, DType::Int32)?;
+            }
+            let key = self.materialized(key);
+            let key = order.as_ref().map_or(key.clone(), |order| self.taken(key, order.clone(), dim));
+            let place = self.sorted_places(&key, dim, is_descending);
+            order = Some(match order {
+                Some(order) => self.taken(order, place, dim),
+                None => place,
+            });
+        }
+        Ok(order)
     }
 
     /// Returns the indices that sort a tensor along a dimension.
@@ -97,10 +106,21 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected at most all elements",
             ));
         };
-        let key = self.total_order(value.clone())?;
-        let key = self.materialized(key);
+        let mut keys = vec![(value.clone(), true)];
+        if !value.dtype().is_integral() {
+            // A zero with a sign is behind others, and a NaN with a sign behind infinity.
+            let like = |number: f64| Self::splat_like(&value, number);
+            let is_negative = self.map(Op::Lt, vec![value.clone(), like(0.0)], DType::Bool)?;
+            let has_sign = self.map(Op::SignBit, vec![value.clone()], DType::Bool)?;
+            let is_behind = self.map(Op::Ne, vec![has_sign, is_negative], DType::Bool)?;
+            let is_nan = self.map(Op::IsNan, vec![value.clone()], DType::Bool)?;
+            let is_least = self.map(Op::LogicalAnd, vec![is_nan, is_behind.clone()], DType::Bool)?;
+            let own = self.select_values(is_least, like(f64::NEG_INFINITY), value.clone())?;
+            keys = vec![(own, true), (is_behind, false)];
+        }
         let it = self.materialized(value);
-        let order = Value::Tensor(self.sorted_places(&key, dim, true));
+        let Some(order) = self.order(keys, dim)? else { return Err(self.missing(op, "operand")) };
+        let order = Value::Tensor(order);
         let mut ranges: Vec<[i64; 3]> = it.shape.iter().map(|extent| [0, *extent, 1]).collect();
         ranges[dim][1] = count;
         let places = self.sliced(order, &ranges);
