@@ -180,7 +180,7 @@ impl Session {
         let lines: Vec<Report> = lines.into_iter().collect();
         let text: String = lines.iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();
         let launcher = stop::launcher_output().filter(|_| exit.is_signal());
-        if !launcher.is_some_and(|mut it| it.write_all(text.as_bytes()).is_ok()) {
+        if launcher.is_none_or(|mut it| it.write_all(text.as_bytes()).is_err()) {
             self.print_all(lines);
         }
     }

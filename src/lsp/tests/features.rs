@@ -302,7 +302,7 @@ fn a_lens_says_what_a_communication_costs() -> Result<(), Fault> {
     let params = json!({ "textDocument": { "uri": Editor::uri()? } });
     let lenses = editor.ask::<request::CodeLensRequest>(serde_json::from_value(params)?)?.unwrap_or_default();
     let gains: Vec<_> = lenses.iter().filter(|it| it.range.start.line == 2).collect();
-    let [gain] = gains[..] else { panic!("{lenses:?} {found:?}") };
+    let [gain] = gains[..] else { return Err(format!("{lenses:?} {found:?}").into()) };
     let title = gain.command.as_ref().map(|it| it.title.as_str()).unwrap_or_default();
     let numbers: Vec<f64> = title.split(' ').filter_map(|it| it.parse().ok()).collect();
     // All of it is exposed, and no computation can hide it: only a program without it is shorter.

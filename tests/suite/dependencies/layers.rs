@@ -191,7 +191,7 @@ const STABLEHLO_IMPORT: &[Layer] = &[
     ("lift", &["types"]),
     ("tensors device_numbers", BEFORE),
     ("constant control dot elementwise fold index manual opaque pad pieces reduce shape", BEFORE),
-    ("bits", &["numbers"]),
+    ("bits", &["elementwise", "numbers", "reduce"]),
     ("sort", &["elementwise"]),
     ("linear_algebra", &["constant", "reduce"]),
     ("extreme", &["elementwise", "reduce"]),
