@@ -29,6 +29,7 @@ use std::{
 use grammar::{Code, Diagnostic, Source, sarif::Log, visible_text};
 
 use allowed::Allowed;
+#[cfg(feature = "launch")]
 use hir_launch::stop;
 use hir_process::{exit::Exit, input_file::InputFiles};
 use sarif_log::SarifLog;
@@ -176,6 +177,7 @@ impl Session {
     }
 
     /// Prints the end of a job, also where its launcher forwards nothing any more.
+    #[cfg(feature = "launch")]
     pub fn print_end(&self, exit: Exit, lines: impl IntoIterator<Item = Report>) {
         let lines: Vec<Report> = lines.into_iter().collect();
         let text: String = lines.iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();

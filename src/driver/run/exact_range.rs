@@ -39,6 +39,7 @@ fn longest_sum(plans: &[Plan]) -> usize {
 }
 
 /// Returns whether a program takes a maximum or a minimum of elements or of ranks, whose start may be wrong.
+#[cfg(feature = "launch")]
 pub(crate) fn has_extremes(plans: &[Plan]) -> bool {
     let is_extreme = |op| matches!(op, ReduceOp::Min | ReduceOp::Max | ReduceOp::FMin | ReduceOp::FMax);
     plans.iter().flat_map(|it| &it.code).any(|inst| match &inst.kind {

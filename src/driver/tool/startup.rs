@@ -10,7 +10,10 @@ use std::{
     thread,
 };
 
-use crate::session::{CommandLine, Report, Session, Verdict};
+use crate::session::{CommandLine, Session};
+#[cfg(feature = "launch")]
+use crate::session::{Report, Verdict};
+#[cfg(feature = "launch")]
 use hir_launch::environment;
 use hir_process::{exit::Exit, expected_panic, interrupt, out_of_memory};
 
@@ -27,11 +30,14 @@ pub fn start_tool(
     let session = Session::of_process(tool, command_line);
     install_panic_hook(&session);
     interrupt::handle_sigxfsz();
+    #[cfg(feature = "launch")]
     let early = Arc::clone(&session);
     interrupt::end_until_watched(move |signal| {
         let text = format!("received {}", interrupt::signal_name(signal));
         match tool {
+            #[cfg(feature = "launch")]
             "hir-run" if !environment::is_first() => (),
+            #[cfg(feature = "launch")]
             "hir-run" => {
                 let exit = Exit::from_signal(signal);
                 early.print_end(exit, [Report::Verdict(Verdict::of(exit, text))]);
