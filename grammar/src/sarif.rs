@@ -118,13 +118,13 @@ impl Log {
                 self.rules.push(it.code);
             }
             let message = whole_message(it);
-            let (file, line) = text.line(it.labels.first().map_or(0, |label| label.0.start));
-            let statement = source.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default().trim();
+            let start = it.labels.first().map_or(0, |label| label.0.start);
+            let (file, line) = text.line(start);
             self.results.push(text.result(it, rule, &message));
             self.findings.push(Finding {
                 file: file.to_owned(),
                 line,
-                statement: statement.to_owned(),
+                statement: lines.line_text(lines.line(start), source).trim().to_owned(),
                 code: it.code,
                 level: level(it.severity()),
                 message,

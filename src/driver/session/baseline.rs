@@ -76,8 +76,7 @@ impl Baseline {
         if let Some(known) = self.decided.get(&instance) {
             return *known;
         }
-        let line = source.lines.line(at) as usize;
-        let statement = source.text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+        let statement = source.lines.line_text(source.lines.line(at), &source.text);
         let kind = Kind {
             file: self.place(&source.name),
             code: it.code.text().to_owned(),
