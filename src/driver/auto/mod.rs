@@ -35,7 +35,7 @@ pub mod edits;
 pub mod gains;
 pub mod machine;
 
-use std::{str::FromStr, sync::OnceLock};
+use std::{cell::LazyCell, str::FromStr, sync::OnceLock};
 
 use grammar::{
     Code, Diagnostic, Program, Source,
@@ -88,16 +88,25 @@ pub fn catalog() -> Catalog {
 }
 
 /// Makes each `auto` whose option has the default value estimate with the machine of `--machine`, and each `select-algorithms` use the rules
-/// for `gpu`, the name of the GPU of this process; without it, for that of the machine. Returns false if there is a machine, but no such pass.
-pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>, gpu: Option<&str>) -> bool {
-    // A nominal machine and an emulated GPU have other names.
-    let gpu = gpu.or(machine.map(|it| it.machine.gpu.as_str())).filter(|it| it.starts_with("NVIDIA "));
-    let gpu = gpu.map(|it| algorithm_table::device(it).unwrap_or(it));
+/// for `gpu`, which returns the name of the GPU of this process; without it, for that of the machine. Returns false if there is a machine, but no
+/// such pass.
+pub fn use_machine(
+    calls: &mut [PassCall],
+    machine: Option<&MachineFlag>,
+    gpu: impl FnOnce() -> Option<String>,
+) -> bool {
+    // Few programs select algorithms, and the driver takes long to start.
+    let gpu = LazyCell::new(|| {
+        let name = gpu().or_else(|| machine.map(|it| it.machine.gpu.clone()))?;
+        // A nominal machine and an emulated GPU have other names.
+        let device = || algorithm_table::device(&name).map_or_else(|| name.clone(), str::to_owned);
+        name.starts_with("NVIDIA ").then(device)
+    });
     let mut is_used = machine.is_none();
     for PassCall { pass, arguments, .. } in calls {
         let (option, default, value) = match pass.name {
             "auto" => ("machine", shipped::DEFAULT, machine.map(|it| it.name.as_str())),
-            "select-algorithms" => ("table", DEFAULT_RULES, gpu),
+            "select-algorithms" => ("table", DEFAULT_RULES, gpu.as_deref()),
             _ => continue,
         };
         is_used = true;

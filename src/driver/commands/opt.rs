@@ -55,7 +55,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
     let mut calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
-    if !auto::use_machine(&mut calls, options.timelines.machine.as_ref(), None)
+    if !auto::use_machine(&mut calls, options.timelines.machine.as_ref(), || None)
         && !options.timelines.is_requested()
         && options.fix.is_none()
     {

@@ -80,7 +80,7 @@ pub fn programs(job: &Options, session: &Session) -> Result<Vec<JobProgram>> {
     let mut all = Vec::new();
     for it in texts {
         let mut calls = parse(&it)?;
-        auto::use_machine(&mut calls, job.timelines.machine.as_ref(), None);
+        auto::use_machine(&mut calls, job.timelines.machine.as_ref(), || None);
         match calls.as_slice() {
             [call] if call.pass.name == auto::PASS.name => {
                 let ways = best_ways(job, session, call).map_err(|fault| match fault {

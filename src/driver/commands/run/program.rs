@@ -79,9 +79,7 @@ pub fn run(
     stored.iter().for_each(|it| say(Report::Note(it.note.clone())));
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let mut calls = passes.parse()?;
-    let selects = calls.iter().any(|it| it.pass.name == "select-algorithms");
-    let gpu = if selects { gpus::gpu_name(options) } else { None };
-    auto::use_machine(&mut calls, options.timelines.machine.as_ref(), gpu.as_deref());
+    auto::use_machine(&mut calls, options.timelines.machine.as_ref(), || gpus::gpu_name(options));
     // The program that runs, if its times are to be estimated.
     let lowered = RefCell::new(None);
     let rewrite = |program: &mut Program, source: &Source| {
