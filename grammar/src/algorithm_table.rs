@@ -19,7 +19,7 @@ use crate::words::{Algorithm, CommunicationType};
 /// (`benches/gpu/compare.sh collectives`). A size between two measured sizes uses the result of the larger one, and a
 /// larger size that of the largest.
 ///
-/// * Teams of 2 were measured on two H100s, from 8 KiB to 256 MiB.
+/// * Teams of 2 were measured on two H100s, and again on two H200s (2026-11-30), from 8 KiB to 256 MiB.
 /// * Teams of 4 were measured on four H200s, from 8 KiB to 64 MiB, before the signals of `one-shot` and `two-shot` became
 ///   faster. For that reason, the rules with packets for all-reduces and reduce-scatters end at 256 KiB; in the
 ///   measurement, packets were the fastest up to 512 KiB.
@@ -29,8 +29,7 @@ use crate::words::{Algorithm, CommunicationType};
 /// The rules behind those with `nccl` give the fastest algorithm where NCCL is not available. Packets of 128 bytes
 /// (`ll128`) are not selected: with teams of 2 they are never the fastest, and larger teams were not measured since a
 /// repair of these kernels.
-pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;\
-     ReduceScatter/2:512K=one-shot-ll;ReduceScatter/2=one-shot;2:1M=one-shot-ll;2=one-shot;\
+pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;2:512K=one-shot-ll;2=one-shot;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
      ReduceScatter/4:256K=one-shot-ll;ReduceScatter/4=one-shot;4:512K=one-shot-ll;4=one-shot;\
@@ -46,8 +45,8 @@ pub const DEFAULT: &str = "h200";
 /// one-stage kernel is `one-shot`; its two-stage kernel and PyTorch's symmetric-memory two-shot are `two-shot`. A team that was not
 /// measured has an algorithm of hir only where it is no slower than NCCL in both teams next to it. All others are the default rules.
 ///
-/// * `h100`: teams of 6 in that source; those of 3 lie between 2 and 4, those of 5 between 4 and 6. Those of 7 have the rules for 6, and
-///   those of 8 the default ones.
+/// * `h100`: all-gathers and all-to-alls of teams of 2 were measured on two H100s, teams of 6 in that source; those of 3 lie between 2 and
+///   4, those of 5 between 4 and 6. Those of 7 have the rules for 6, and those of 8 the default ones.
 /// * `b200`: teams of 2, 4, 6 and 8 in that source.
 const DEVICES: [(&str, &str, &[&str]); 3] = [
     (DEFAULT, "NVIDIA H200", &[DEFAULT_RULES]),
@@ -56,6 +55,7 @@ const DEVICES: [(&str, &str, &[&str]); 3] = [
         "NVIDIA H100 80GB HBM3",
         &[
             SMALL,
+            "Allgather/2:1M=one-shot-ll;AllToAll/2:1M=one-shot-ll",
             "Allreduce/3:1536K=one-shot;Allreduce/3:16M=two-shot;Allreduce/3=nccl;Allreduce/3=two-shot",
             "Allreduce/5-7:512K=one-shot;Allreduce/5-7:32M=two-shot;Allreduce/5-7=nccl;Allreduce/5-7=two-shot",
             DEFAULT_RULES,
