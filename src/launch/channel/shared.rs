@@ -289,11 +289,12 @@ impl Shared {
             // Everything that this peer sends from here on is ignored.
             let is_end = state.is_leaving && matches!(fault, LaunchError::Gone { .. });
             let is_over = is_end || state.is_closing || state.fault.is_some();
-            state.peers[at].has_left = true;
             drop(state);
             if !is_over {
                 self.record_fault(fault);
             }
+            // A process that waits for this peer may end now: the fault has been sent.
+            self.lock().peers[at].has_left = true;
             self.changed.notify_all();
             return;
         }

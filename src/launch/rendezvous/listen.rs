@@ -201,9 +201,13 @@ fn admit_into(
                 CandidateStatus::Waiting(it) => candidates.push(it),
                 CandidateStatus::Refused(reason) => rejected.count(reason),
                 CandidateStatus::Left => rejected.strangers += 1,
-                CandidateStatus::Joined(rank, connection) => match joined.get_mut(rank - 1) {
+                CandidateStatus::Joined(rank, mut connection) => match joined.get_mut(rank - 1) {
                     Some(place @ None) => *place = Some(connection),
-                    _ => return Err(address.fault(format!("two processes claim to be rank {rank}"))),
+                    _ => {
+                        let fault = address.fault(format!("two processes claim to be rank {rank}"));
+                        let _ = connection.send(&Message::Fault(fault.clone()));
+                        return Err(fault);
+                    }
                 },
             }
         }
