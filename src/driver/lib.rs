@@ -46,6 +46,11 @@ macro_rules! program {
         static ALLOCATOR: hir_process::out_of_memory::Allocator<mimalloc::MiMalloc> =
             hir_process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
 
+        #[used]
+        #[allow(unsafe_code, reason = "no crate calls a function before `main`; this one is sound there")]
+        #[unsafe(link_section = ".init_array.00100")]
+        static KEEP_FIRST_SIGNAL: extern "C" fn() = hir_process::interrupt::keep_first_signal;
+
         fn main() -> std::process::ExitCode {
             $install_backend();
             let line = $crate::session::CommandLine::of_process();

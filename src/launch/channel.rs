@@ -12,7 +12,7 @@
 
 use std::{
     net::Shutdown,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -293,6 +293,30 @@ impl Channel {
         self.all_gather(&[]).map(|_| ())
     }
 
+    /// Leaves the job together with the other ranks, behind the last collective call: rank 0 closes the connections once all others
+    /// have said goodbye, for which they wait. So what happens to the last messages is a fault on all ranks.
+    ///
+    /// # Errors
+    /// Returns the job's fault.
+    pub fn leave(&self) -> Result<()> {
+        let shared = &self.shared;
+        if self.rank > 0 {
+            shared.lock().is_leaving = true;
+            shared.send(&shared.connections[0], &Message::Goodbye)?;
+        }
+        shared.wait(|state| {
+            // Those that have left are not missing in the wait.
+            state.peers.iter_mut().for_each(|it| it.has_contributed |= it.has_left);
+            (state.fault.is_none() && state.peers.iter().all(|it| it.has_left)).then_some(())
+        })?;
+        shared.lock().is_leaving = true;
+        for link in &shared.connections {
+            let _sealer = link.sealer.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = link.stream.shutdown(Shutdown::Write);
+        }
+        Ok(())
+    }
+
     /// Sets the function that returns this rank's progress record for heartbeats. Another thread calls it
     /// several times a second, so it must not block.
     pub fn set_progress_source(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
@@ -362,14 +386,16 @@ impl Drop for Channel {
         let mut state = self.shared.lock();
         state.is_closing = true;
         // Another thread may be about to send the fault, and a goodbye must not precede it.
-        let fault = state.fault.clone();
+        let (fault, is_leaving) = (state.fault.clone(), state.is_leaving);
         drop(state);
         self.shared.changed.notify_all();
         for link in &self.shared.connections {
             if let Some(fault) = &fault {
                 let _ = self.shared.transmit(link, &Message::Fault(fault.clone()));
             }
-            let _ = self.shared.transmit(link, &Message::Goodbye);
+            if !is_leaving {
+                let _ = self.shared.transmit(link, &Message::Goodbye);
+            }
             // Shutting down the connection also discards what the peer still sends; nothing reads it any
             // more.
             let _ = link.stream.shutdown(Shutdown::Both);

@@ -18,6 +18,7 @@ use super::{
     progress::{PhaseLimit, PlanProgress, RankProgress},
     rendezvous::{self, SecretSource},
     report::ReportBuilder,
+    report_claim::{self, ReportClaim},
     stop::Stop,
     watchdog::{EndProcess, Watchdog},
 };
@@ -53,23 +54,24 @@ impl JobRank {
     /// `timeout` ends the job; `end` then ends the process, with a report that `report` builds.
     ///
     /// # Errors
-    /// Returns an error if the ranks do not find each other.
+    /// Returns an error if the ranks do not find each other, and a claim if this rank prints the verdict in place of rank 0.
     pub fn join(
         launch: &LaunchInfo,
         timeout: Duration,
         variable: impl Fn(&str) -> Option<String>,
         report: ReportBuilder,
         end: EndProcess,
-    ) -> Result<Self> {
-        let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
+    ) -> Result<Self, (LaunchError, Option<ReportClaim>)> {
+        let unclaimed = |fault: LaunchError| (fault, None);
+        let system = |fault: std::io::Error| unclaimed(LaunchError::Environment(fault.to_string()));
         let stop = Stop::watch(Some(launch)).map_err(system)?;
         // MPICH names no job. On one host, the process of its launcher does.
         let is_one_host = launch.local_size.is_some_and(|it| it >= launch.world);
         let own = || stop.launcher().filter(|_| is_one_host).map(|it| format!("process {it}"));
         let launch = &LaunchInfo { job: launch.job.clone().or_else(own), ..launch.clone() };
         let report_requested = parent_death::watch(&variable).map_err(system)?;
-        let address = rendezvous::address(launch, &variable)?;
-        let trust = SecretSource::from_environment(&address, &variable)?;
+        let address = rendezvous::address(launch, &variable).map_err(unclaimed)?;
+        let trust = SecretSource::from_environment(&address, &variable).map_err(unclaimed)?;
         // The progress records show a rank that is stuck. A rank that simulates or compares results may keep
         // the others waiting for longer.
         let usual = Timeouts::default();
@@ -78,14 +80,14 @@ impl JobRank {
             silence: usual.silence.min(timeout),
             step: usual.step.max(timeout),
         };
-        Self::with_channel(
-            Channel::open(launch, &address, &trust, timeouts, &|| stop.fault())?,
-            stop,
-            timeout,
-            report_requested,
-            report,
-            end,
-        )
+        let channel = Channel::open(launch, &address, &trust, timeouts, &|| stop.fault());
+        let claimed = |fault: LaunchError| {
+            let job = || report_claim::claim(rendezvous::hash(&address.job).into());
+            let claim = matches!(fault, LaunchError::Gone { rank: 0 }).then(job).flatten();
+            (fault, claim)
+        };
+        Self::with_channel(channel.map_err(claimed)?, stop, timeout, report_requested, report, end)
+            .map_err(unclaimed)
     }
 
     /// Returns the only process of a job, with a watchdog as other ranks have.
@@ -209,6 +211,7 @@ impl JobRank {
         let end = if last { ControlFlow::Break(first) } else { first.flow() };
         // From here on the launcher may kill processes that end later than the others.
         if end.is_break() {
+            self.channel.leave()?;
             self.watchdog.disarm();
         }
         let zero = ends.first().map(|it| it.exit);

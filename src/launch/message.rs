@@ -6,7 +6,7 @@ use super::LaunchError;
 use hir_process::exit::FailureExit;
 
 /// The version of the messages and of the handshake. Processes of different versions do not connect.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Maximum size of the content of one message, in bytes.
 pub const MAX_CONTENT: usize = 1 << 20;
 /// Maximum size of one encoded message, in bytes.

@@ -68,7 +68,7 @@ const MAX_PORTS_TRIED: u16 = 16;
 /// Range of derived ports: below the ephemeral ports of Linux.
 const DERIVED_PORTS: std::ops::Range<u64> = 20_000..32_000;
 /// Interval in which a rank that waits for others looks whether it has to stop.
-const STOP_INTERVAL: Duration = Duration::from_millis(100);
+const STOP_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for a connection to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -134,7 +134,7 @@ fn first_host(set: &impl Fn(&str) -> Option<String>) -> Option<String> {
     }
 }
 
-fn hash(text: &str) -> u64 {
+pub(super) fn hash(text: &str) -> u64 {
     use std::hash::Hasher;
     let mut hasher = FxHasher::default();
     hasher.write(text.as_bytes());

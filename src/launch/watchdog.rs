@@ -200,6 +200,8 @@ fn watch(
     } else {
         match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
+            // Rank 0 lives, but what it says is lost. It has been told, and reports this fault.
+            None if matches!(fault, LaunchError::Environment(_)) => (fault.exit(), None),
             // Rank 0 is lost, so another rank reports what it knows.
             None => {
                 claim = report_claim::claim(channel.run);

@@ -29,19 +29,28 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The stopping signal that came before `watch` and `store_first_signal`, or 0.
-static EARLY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+/// The stopping signal that came before `watch` and `store_first_signal`, or 0. The first access registers the handlers.
+static EARLY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| {
+    let first = Arc::new(AtomicUsize::new(0));
+    for signal in not_ignored() {
+        // If a handler cannot be set up, the signal ends the process without a line.
+        let _ = flag::register_usize(signal, Arc::clone(&first), signal as usize);
+    }
+    first
+});
 /// Interval between two looks at it.
 const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 /// Whether one of them handles signals.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
+/// Keeps the first stopping signal for `end_until_watched`. A program calls it before `main`: the loader takes most of the time
+/// until then.
+pub extern "C" fn keep_first_signal() {
+    LazyLock::force(&EARLY);
+}
+
 /// Calls `tell` at the first stopping signal and ends the process, until `watch` or `store_first_signal` handle signals.
 pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
-    for signal in not_ignored() {
-        // If a handler cannot be set up, the signal ends the process without a line.
-        let _ = flag::register_usize(signal, Arc::clone(&EARLY), signal as usize);
-    }
     // A tool whose process may start no thread does not start. A pipe, as `Signals` has, would need files that it may not have.
     let _ = thread::Builder::new().name("hir-start".to_owned()).spawn(move || {
         while !IS_WATCHED.load(Relaxed) {

@@ -3,9 +3,14 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -41,6 +46,11 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("rendezvous::a_rank_that_starts_twice_is_named", a_rank_that_starts_twice_is_named),
         Trial::test("rendezvous::any_bytes_are_refused", any_bytes_are_refused),
         Trial::test("rendezvous::a_signal_stops_ranks_that_wait", a_signal_stops_ranks_that_wait),
+        Trial::test(
+            "rendezvous::a_rank_0_that_is_killed_has_one_verdict",
+            a_rank_0_that_is_killed_has_one_verdict,
+        ),
+        Trial::test("rendezvous::a_changed_bit_ends_all_ranks", a_changed_bit_ends_all_ranks),
         Trial::test("rendezvous::no_rank_outlives_its_launcher", no_rank_outlives_its_launcher),
     ]
 }
@@ -262,6 +272,77 @@ fn a_signal_stops_ranks_that_wait() -> Result<(), Failed> {
         fs::remove_dir_all(&folder)?;
     }
     Ok(())
+}
+
+/// Rank 0 is killed while ranks wait for the last one.
+fn a_rank_0_that_is_killed_has_one_verdict() -> Result<(), Failed> {
+    let port = port()?;
+    let start = |at: usize| rank(at, 4, port, &[QUICK, "-T", "20"]).spawn();
+    let mut children = (0..3).map(start).collect::<Result<Vec<_>, _>>()?;
+    thread::sleep(Duration::from_millis(1500));
+    children[0].kill()?;
+    let ends = end(children, LIMIT)?;
+    let verdicts: usize = ends.iter().map(|it| it.1.matches("[FAILED] rank 0 is silent").count()).sum();
+    expect(verdicts == 1 && ends[1..].iter().all(|it| it.0 == Some(4)), &ends)
+}
+
+/// Rank 1 connects with rank 0 through this process, which changes a bit of what it reads for the `chunk`th time in one direction: 0
+/// is that to rank 0. Returns whether it has done so.
+fn change_bit(port: u16, direction: usize, chunk: usize) -> io::Result<Arc<AtomicBool>> {
+    let (listener, is_done) = (TcpListener::bind(("127.0.0.2", port))?, Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&is_done);
+    let forward = move |at: usize, mut from: TcpStream, mut to: TcpStream, done: &AtomicBool| {
+        let mut bytes = [0; 65536];
+        for count in 0.. {
+            let Ok(length @ 1..) = from.read(&mut bytes) else { break };
+            bytes[length - 1] ^= u8::from((at, count) == (direction, chunk) && !done.swap(true, Relaxed));
+            if to.write_all(&bytes[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            // Rank 0 may not listen yet. Rank 1 then tries again.
+            let far = TcpStream::connect(("127.0.0.1", port)).and_then(|it| Ok((it.try_clone()?, it)));
+            let (Ok((near, also)), Ok((far, too))) = (near.and_then(|it| Ok((it.try_clone()?, it))), far)
+            else {
+                continue;
+            };
+            for (at, from, to) in [(0, near, far), (1, too, also)] {
+                let done = Arc::clone(&done);
+                thread::spawn(move || forward(at, from, to, &done));
+            }
+        }
+    });
+    Ok(is_done)
+}
+
+/// The last records are those in which ranks leave.
+fn a_changed_bit_ends_all_ranks() -> Result<(), Failed> {
+    let (folder, path) = program("changed")?;
+    // The first ones belong to the handshake, after which ranks connect again.
+    for (direction, first) in [(0, 2), (1, 1)] {
+        for chunk in first.. {
+            let port = port()?;
+            let is_done = change_bit(port, direction, chunk)?;
+            let start = |at: usize| {
+                let mut command = rank(at, 2, port, &[&path, "-T", "10"]);
+                command.env("HIR_MASTER_ADDR", ["127.0.0.1", "127.0.0.2"][at]).spawn()
+            };
+            let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+            let code = if is_done.load(Relaxed) { 6 } else { 0 };
+            let verdicts: usize =
+                ends.iter().map(|it| it.1.lines().filter(|it| it.starts_with('[')).count()).sum();
+            expect(ends.iter().all(|it| it.0 == Some(code)) && verdicts == 1, &ends)?;
+            if code == 0 {
+                expect(chunk > first + 2, &ends)?;
+                break;
+            }
+        }
+    }
+    Ok(fs::remove_dir_all(folder)?)
 }
 
 /// A shell stands for a launcher: it has no rank, and its children have.

@@ -142,14 +142,16 @@ pub fn join(
         end_handler(screen.session(), last),
     ) {
         Ok(member) => member,
-        Err(fault) => {
+        Err((fault, claim)) => {
             let message = fault.to_string();
-            if launch.rank == 0 {
+            if launch.rank == 0 || claim.is_some() {
                 let exit = fault.exit().into();
                 let verdict = Verdict::of(exit, message.lines().next().unwrap_or_default());
                 screen.session().print_end(exit, [Report::Verdict(verdict)]);
             }
-            return screen.fail(fault.exit().into(), &message);
+            let exit = screen.fail(fault.exit().into(), &message);
+            drop(claim);
+            return exit;
         }
     };
     programs(&member).unwrap_or_else(|fault| {

@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) fault: Option<LaunchError>,
     pub(super) exit_code: Option<FailureExit>,
     pub(super) is_closing: bool,
+    /// Set when this rank has sent its last message. A closed connection is then the end of rank 0.
+    pub(super) is_leaving: bool,
     pub(super) progress_record: Box<dyn Fn() -> Vec<u8> + Send>,
 }
 
@@ -157,6 +159,7 @@ impl Shared {
             fault: None,
             exit_code: None,
             is_closing: false,
+            is_leaving: false,
             progress_record: Box::new(Vec::new),
         };
         Self { rank, timeouts, connections: links, state: Mutex::new(state), changed: Condvar::new() }
@@ -284,19 +287,26 @@ impl Shared {
                 continue;
             };
             // Everything that this peer sends from here on is ignored.
-            let is_over = state.is_closing || state.fault.is_some();
-            state.peers[at].has_left = true;
+            let is_end = state.is_leaving && matches!(fault, LaunchError::Gone { .. });
+            let is_over = is_end || state.is_closing || state.fault.is_some();
             drop(state);
             if !is_over {
                 self.record_fault(fault);
             }
+            // A process that waits for this peer may end now: the fault has been sent.
+            self.lock().peers[at].has_left = true;
             self.changed.notify_all();
             return;
         }
     }
 
     pub(super) fn send_heartbeat(&self) {
-        let record = (self.lock().progress_record)();
+        let state = self.lock();
+        if state.is_leaving {
+            return;
+        }
+        let record = (state.progress_record)();
+        drop(state);
         for link in &self.connections {
             // If the sealer is locked, another message is being sent, which shows just as well that this rank
             // is alive.

@@ -189,20 +189,13 @@ pub(super) fn await_welcome(
     (patience, stop): (Duration, &dyn Fn() -> Option<LaunchError>),
 ) -> Result<(Connection, u128)> {
     let start = Instant::now();
-    let lost = |fault: io::Error| {
-        match fault.kind() {
+    let lost = |fault: io::Error| match fault.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => address.fault(format!(
             "rank 0 admitted rank {rank} and then sent nothing for {} s: its process is stopped or busy",
             start.elapsed().as_secs()
         )),
-        io::ErrorKind::InvalidData => LaunchError::of_connection([rank, 0], &fault),
-        // Rank 0 sends its reason for giving up to the ranks that it has admitted. So it has not admitted
-        // this one, or it was killed.
-        _ => address.fault(format!(
-            "rank 0 closed the connection with rank {rank} before all ranks had joined: it gave up and reports why itself, \
-             or its process was killed"
-        )),
-    }
+        // Rank 0 sends its reason for giving up to all that have the secret. So it was killed.
+        _ => LaunchError::of_connection([rank, 0], &fault),
     };
     let is_over = || start.elapsed() > patience + REPORT_WAIT;
     connection.stream.set_write_timeout(Some(REPORT_WAIT)).map_err(lost)?;

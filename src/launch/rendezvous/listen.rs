@@ -5,7 +5,7 @@
 //! is bounded. So nobody can delay the ranks by connecting without sending anything.
 
 use std::{
-    io,
+    io::{self, Write},
     net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     os::fd::AsFd,
     thread,
@@ -21,7 +21,7 @@ use crate::{
     LaunchError, Result,
     message::Message,
     secret::Secret,
-    session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},
+    session::{self, HELLO_BYTES, HandshakeError, InvalidRecord, JOIN_BYTES, JobKey, Opener, Sealer},
 };
 
 /// Maximum number of connections that have not completed the handshake. At the limit, a new connection
@@ -201,9 +201,13 @@ fn admit_into(
                 CandidateStatus::Waiting(it) => candidates.push(it),
                 CandidateStatus::Refused(reason) => rejected.count(reason),
                 CandidateStatus::Left => rejected.strangers += 1,
-                CandidateStatus::Joined(rank, connection) => match joined.get_mut(rank - 1) {
+                CandidateStatus::Joined(rank, mut connection) => match joined.get_mut(rank - 1) {
                     Some(place @ None) => *place = Some(connection),
-                    _ => return Err(address.fault(format!("two processes claim to be rank {rank}"))),
+                    _ => {
+                        let fault = address.fault(format!("two processes claim to be rank {rank}"));
+                        let _ = connection.send(&Message::Fault(fault.clone()));
+                        return Err(fault);
+                    }
                 },
             }
         }
@@ -258,7 +262,7 @@ fn advance(candidate: Candidate, key: &JobKey) -> CandidateStatus {
                 },
             }
         }
-        Candidate::Answered { mut pending, rank, sealer, mut opener } => {
+        Candidate::Answered { mut pending, rank, mut sealer, mut opener } => {
             let join = match pending.receive() {
                 Ok(Some(join)) => join,
                 Ok(None) => {
@@ -270,7 +274,13 @@ fn advance(candidate: Candidate, key: &JobKey) -> CandidateStatus {
                 (Ok(Message::Join), Ok(stream)) => {
                     CandidateStatus::Joined(rank, Connection { stream, sealer, opener })
                 }
-                (Err(_) | Ok(_), Ok(_)) => CandidateStatus::Refused(HandshakeError::Unauthenticated),
+                (Err(_) | Ok(_), Ok(mut stream)) => {
+                    // If it has the secret after all, it must not take the closed connection for the end of rank 0.
+                    let altered = io::Error::new(io::ErrorKind::InvalidData, InvalidRecord);
+                    let fault = Message::Fault(LaunchError::of_connection([0, rank], &altered));
+                    let _ = sealer.seal(&fault).and_then(|it| stream.write_all(&it));
+                    CandidateStatus::Refused(HandshakeError::Unauthenticated)
+                }
                 (_, Err(_)) => CandidateStatus::Left,
             }
         }
@@ -297,6 +307,6 @@ fn departure_fault(connection: &mut Connection, rank: usize) -> Option<LaunchErr
         Ok(_) => {
             Some(LaunchError::Protocol { rank, fault: "sent a message before all had joined".to_owned() })
         }
-        Err(_) => Some(LaunchError::Gone { rank }),
+        Err(fault) => Some(LaunchError::of_connection([0, rank], &fault)),
     }
 }
