@@ -17,6 +17,9 @@ use crate::{
     reading::{diagnostics, only_program, source},
 };
 
+/// The most instructions that are estimated to say what communications cost.
+const MAX_ESTIMATED: usize = 1_000_000;
+
 /// Plans the only program of a text for all of its ranks. Scalars without a value get the one that fits, as the check says.
 ///
 /// # Errors
@@ -45,7 +48,12 @@ pub(crate) fn planned_program(text: &str) -> Result<(Source, Program, World), St
 /// instruction counts as a kernel.
 pub(crate) fn estimated(world: &World, program: &Program, lines: &LineIndex) -> Option<Timeline> {
     let estimator = Estimator { lower: passes::lowered, ..Estimator::default() };
-    estimator.timeline(world, Some(Planned { program, lines, limits: &LIMITS })).ok()
+    let (text, mut left) = (Planned { program, lines, limits: &LIMITS }, MAX_ESTIMATED);
+    let mut admits = |count| {
+        left = usize::saturating_sub(left, count);
+        left > 0
+    };
+    estimator.gains(world, Some(text), &mut admits).ok().map(|it| it.0)
 }
 
 fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
@@ -93,6 +101,7 @@ pub(crate) fn check(text: &str) -> Result<Value, String> {
             && let Some(timeline) = estimated(&world, &program, &source.lines)
         {
             overlaps.extend(Overlap::of(&timeline).report(&timeline));
+            overlaps.extend(timeline.what_if.into_values());
         }
     }
     Ok(json!({

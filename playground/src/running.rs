@@ -65,7 +65,8 @@ pub(crate) fn timeline(text: &str) -> Result<Value, String> {
     let (source, program, world) = planned_program(text)?;
     let timeline = estimated(&world, &program, &source.lines);
     let timeline = timeline.ok_or("no timeline: the ranks have too many streams")?;
-    let overlap = Overlap::of(&timeline).report(&timeline);
+    let mut overlap = Overlap::of(&timeline).report(&timeline);
+    overlap.extend(timeline.what_if.values().cloned());
     let name = "program.hir";
     let svg = picture(&timeline, name).map_err(|it| it.to_string())?;
     Ok(json!({ "svg": svg, "html": page(&timeline, name, &overlap), "overlap": overlap }))

@@ -41,6 +41,19 @@ pub fn open_program(
 /// Returns the error of the operating system, or an error for a text whose positions do not fit into 32
 /// bits.
 pub fn open(session: &Session, path: &str) -> io::Result<Source> {
+    let (name, bytes) = bytes(session, path)?;
+    let text = decoded(bytes);
+    if text.len() as u64 > MAX_TEXT {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
+    }
+    Ok(hir_front::source(name, text))
+}
+
+/// Reads the bytes of a file, unpacked if it is compressed by gzip, with the name by which it is reported.
+///
+/// # Errors
+/// As for `open`.
+pub fn bytes(session: &Session, path: &str) -> io::Result<(String, Vec<u8>)> {
     let (name, bytes) = match path {
         "-" => {
             if io::stdin().is_terminal() {
@@ -52,24 +65,17 @@ pub fn open(session: &Session, path: &str) -> io::Result<Source> {
         }
         _ => (path.to_owned(), session.files.read_at_most(Path::new(path), MAX_TEXT)?),
     };
-    let text = decoded(bytes)?;
-    if text.len() as u64 > MAX_TEXT {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
-    }
-    Ok(hir_front::source(name, text))
+    let bytes = if bytes.starts_with(&[0x1f, 0x8b]) { unpack_gzip(&bytes)? } else { bytes };
+    Ok((name, bytes))
 }
 
-/// Returns the text of a file, unpacked if it is compressed by gzip, and decoded if a mark says that it is UTF-16.
-///
-/// # Errors
-/// What gzip cannot unpack, or more of it than an archive may have.
-fn decoded(bytes: Vec<u8>) -> io::Result<String> {
-    let bytes = if bytes.starts_with(&[0x1f, 0x8b]) { unpack_gzip(&bytes)? } else { bytes };
+/// Returns the text of a file, decoded if a mark says that it is UTF-16.
+fn decoded(bytes: Vec<u8>) -> String {
     let units: fn([u8; 2]) -> u16 = match bytes.first_chunk::<2>() {
         Some([0xff, 0xfe]) => u16::from_le_bytes,
         Some([0xfe, 0xff]) => u16::from_be_bytes,
-        _ => return Ok(grammar::decode(bytes)),
+        _ => return grammar::decode(bytes),
     };
     let (pairs, _) = bytes.get(2..).unwrap_or(&[]).as_chunks();
-    Ok(char::decode_utf16(pairs.iter().map(|it| units(*it))).map(|it| it.unwrap_or('\u{fffd}')).collect())
+    char::decode_utf16(pairs.iter().map(|it| units(*it))).map(|it| it.unwrap_or('\u{fffd}')).collect()
 }

@@ -32,7 +32,7 @@ const STACK: usize = 32 << 20;
 const LIMITS: Limits = Limits { ranks: 4096, memory: 2 << 30, instructions: 2_000_000 };
 
 /// The largest number of instructions that are estimated to say what communications cost: about a hundredth of a second.
-const MAX_ESTIMATED: usize = 20_000;
+pub(crate) const MAX_ESTIMATED: usize = 20_000;
 
 /// What a program does not need.
 const EXCESS: Checks = Checks { race: false, comm: false, memory: false, ..Checks::DEFAULT };

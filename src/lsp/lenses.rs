@@ -81,9 +81,10 @@ impl LensCommand {
             }
             return Ok(Outcome { title, text, html: None });
         }
-        let timeline = check::estimated(estimator, &world, &program, &snapshot.source, 0);
+        let timeline = check::estimated(estimator, &world, &program, &snapshot.source, check::MAX_ESTIMATED);
         let (timeline, _) = timeline.ok_or(Refusal::TooManyStreams)?;
-        let report = Overlap::of(&timeline).report(&timeline);
+        let mut report = Overlap::of(&timeline).report(&timeline);
+        report.extend(timeline.what_if.values().cloned());
         let text = report.join("\n") + "\n";
         if let Self::Overlap = self {
             return Ok(Outcome { title: format!("overlap on {ranks}, estimated"), text, html: None });

@@ -13,7 +13,7 @@ use lsp_types::{
     GotoDefinitionResponse, InitializeResult, OneOf, PositionEncodingKind, PrepareRenameResponse,
     RenameOptions, SemanticTokens, SemanticTokensFullOptions, SemanticTokensOptions, SemanticTokensResult,
     ServerCapabilities, ServerInfo, TextDocumentPositionParams, TextDocumentSyncCapability,
-    TextDocumentSyncKind, TextDocumentSyncOptions, TextEdit, Uri,
+    TextDocumentSyncKind, TextDocumentSyncOptions, TextEdit, Uri, WorkspaceSymbolResponse,
     request::{self, Request as _},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -64,6 +64,7 @@ pub(crate) fn capabilities() -> Value {
             work_done_progress_options: Default::default(),
         })),
         document_symbol_provider: Some(OneOf::Left(true)),
+        workspace_symbol_provider: Some(OneOf::Left(true)),
         folding_range_provider: Some(true.into()),
         semantic_tokens_provider: Some(
             SemanticTokensOptions {
@@ -153,6 +154,15 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         request::DocumentSymbolRequest::METHOD => with::<request::DocumentSymbolRequest>(request, |it| {
             let snapshot = session.document(it.text_document.uri.as_str())?.snapshot();
             Ok(Some(DocumentSymbolResponse::Nested(structure::symbols(&snapshot))))
+        }),
+        request::WorkspaceSymbolRequest::METHOD => with::<request::WorkspaceSymbolRequest>(request, |it| {
+            let (query, mut found) = (it.query.to_lowercase(), Vec::new());
+            for document in session.documents.values_mut() {
+                for it in structure::symbols(&document.snapshot()) {
+                    structure::add_named(it, &query, &document.uri, &mut found);
+                }
+            }
+            Ok(Some(WorkspaceSymbolResponse::Nested(found)))
         }),
         request::FoldingRangeRequest::METHOD => with::<request::FoldingRangeRequest>(request, |it| {
             let snapshot = session.document(it.text_document.uri.as_str())?.snapshot();

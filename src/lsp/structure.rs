@@ -1,7 +1,9 @@
 //! The structure of a text: its containers, HostUnits, loops and statements.
 
 use grammar::{BlockId, OpClass, Place, Program, Span, Stmt, StmtId, summary};
-use lsp_types::{DocumentSymbol, FoldingRange, FoldingRangeKind, SymbolKind};
+use lsp_types::{
+    DocumentSymbol, FoldingRange, FoldingRangeKind, Location, OneOf, SymbolKind, Uri, WorkspaceSymbol,
+};
 
 use crate::snapshot::Snapshot;
 
@@ -100,6 +102,16 @@ pub(crate) fn folds(snapshot: &Snapshot) -> Vec<FoldingRange> {
     let mut found = Vec::new();
     symbols(snapshot).iter().for_each(|it| add_folds(it, &mut found));
     found
+}
+
+/// Adds the symbols of a document whose names contain a text in small letters, also those within `it`.
+pub(crate) fn add_named(it: DocumentSymbol, query: &str, uri: &Uri, found: &mut Vec<WorkspaceSymbol>) {
+    let DocumentSymbol { name, kind, selection_range: range, children, .. } = it;
+    if name.to_lowercase().contains(query) {
+        let location = OneOf::Left(Location { uri: uri.clone(), range });
+        found.push(WorkspaceSymbol { name, kind, tags: None, container_name: None, location, data: None });
+    }
+    children.into_iter().flatten().for_each(|it| add_named(it, query, uri, found));
 }
 
 fn add_folds(it: &DocumentSymbol, found: &mut Vec<FoldingRange>) {

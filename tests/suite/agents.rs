@@ -91,6 +91,13 @@ fn session() -> Result<(), Failed> {
         &json!(names),
         &json!(["certify", "check", "explain", "fix", "hang", "lower", "opt", "overlap", "run"]),
     )?;
+    let resources = server.ask("resources/list", Value::Null)?;
+    let uri = &resources["result"]["resources"][0]["uri"];
+    let language = server.ask("resources/read", json!({ "uri": uri }))?;
+    let language = language["result"]["contents"][0]["text"].as_str().unwrap_or_default();
+    if !language.contains("Allreduce") {
+        return Err(format!("{resources}: {language}").into());
+    }
     if let Some(it) = tools.iter().find(|it| it["annotations"]["readOnlyHint"] != true) {
         return Err(format!("{it}").into());
     }

@@ -1,5 +1,7 @@
 //! What each communication of a program costs, and what hir changes to shorten it.
 
+use std::collections::BTreeMap;
+
 use grammar::{
     attr, count_text,
     ir::{Program, TensorId},
@@ -133,6 +135,15 @@ impl CommunicationGain {
 }
 
 impl Gains {
+    /// Returns, by line, how long the run takes without a communication, and with the best edit for it.
+    pub fn what_if(&self) -> BTreeMap<u32, String> {
+        let of = |CommunicationGain { gain, edit }: &CommunicationGain| {
+            let edit = edit.as_ref().map(|(passes, time)| format!(", {time:.1} µs with `{passes}`"));
+            Some((gain.line, gain.what_if(self.total)? + edit.as_deref().unwrap_or_default()))
+        };
+        self.all.iter().filter_map(of).collect()
+    }
+
     /// Returns a table of the communications, one line a string; nothing without communications.
     pub fn table(&self) -> Vec<String> {
         if self.all.is_empty() {

@@ -105,17 +105,28 @@ fn receive(calls: &Calls, queue: &Sender<Call>) -> io::Result<()> {
     Ok(())
 }
 
+/// The resource with the reference of the language.
+const LANGUAGE: &str = "hir://language";
+
 /// Answers what needs no tool.
 fn answer(method: &str, params: &Value) -> Result<Value, RpcError> {
     match method {
         "initialize" => Ok(json!({
             "protocolVersion": protocol::version(params["protocolVersion"].as_str()),
-            "capabilities": { "tools": {} },
+            "capabilities": { "tools": {}, "resources": {} },
             "serverInfo": { "name": "hir", "version": crate::tool::version() },
             "instructions": tools::INSTRUCTIONS,
         })),
         "ping" => Ok(json!({})),
         "tools/list" => Ok(json!({ "tools": tools::list() })),
+        "resources/list" => Ok(json!({ "resources": [{
+            "uri": LANGUAGE, "name": "language", "title": "The language of Host IR", "mimeType": "text/markdown",
+        }] })),
+        "resources/templates/list" => Ok(json!({ "resourceTemplates": [] })),
+        "resources/read" if params["uri"] == LANGUAGE => Ok(json!({ "contents": [{
+            "uri": LANGUAGE, "mimeType": "text/markdown", "text": grammar::REFERENCE,
+        }] })),
+        "resources/read" => Err(RpcError::parameters(format!("the only resource is `{LANGUAGE}`"))),
         other => Err(RpcError::no_method(other)),
     }
 }

@@ -4,7 +4,7 @@ use super::{
     failure::{JobFailure, Result},
     files::write_file,
 };
-use crate::auto::machine::MachineFlag;
+use crate::auto::{edits::Estimates, machine::MachineFlag};
 use hir_plan::{
     Plan, World,
     sync::happens_before::OrderError,
@@ -78,8 +78,14 @@ impl TimelineFlags {
         names: &[&str],
     ) -> Result<TimelineReport> {
         check_size(world)?;
-        let timeline = self.machine().estimator().timeline(world, text);
-        self.write(&timeline.map_err(too_many_streams)?, names)
+        let machine = self.machine();
+        let mut timeline = machine.estimator().timeline(world, text).map_err(too_many_streams)?;
+        if let Some(it) = text.filter(|_| self.timeline.iter().any(TimelineFile::is_page)) {
+            let estimates = Estimates { lines: it.lines, ranks: world.len(), limits: it.limits, machine };
+            let gains = estimates.gains(it.program, world);
+            timeline.what_if = gains.map(|it| it.what_if()).unwrap_or_default();
+        }
+        self.write(&timeline, names)
     }
 
     /// As `write_estimated`, with the times that each rank has measured in a run on GPUs. The clocks of two ranks differ by

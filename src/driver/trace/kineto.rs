@@ -8,6 +8,8 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::sqlite::Damaged;
+
 /// The kernels of a rank.
 #[derive(Debug)]
 pub struct RankTrace {
@@ -48,8 +50,16 @@ pub struct Call {
 #[non_exhaustive]
 pub enum TraceError {
     /// It is not the JSON of a trace.
-    #[error("it is no Chrome trace of torch.profiler ({0}): write one with `prof.export_chrome_trace(FILE)`")]
+    #[error(
+        "it is neither a Chrome trace of torch.profiler ({0}): write one with `prof.export_chrome_trace(FILE)`; nor an export of Nsight Systems: write one with `nsys export --type sqlite`"
+    )]
     Json(#[from] serde_json::Error),
+    /// Its tables cannot be read.
+    #[error(transparent)]
+    Sqlite(#[from] Damaged),
+    /// It has no table of kernels.
+    #[error("it has no kernels of a GPU: profile with `nsys profile --trace cuda,nvtx`")]
+    NoKernelTable,
     /// It has no kernel of a GPU.
     #[error(
         "it has no kernels of a GPU: profile with `activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]`"
@@ -208,7 +218,7 @@ impl Kernel {
 }
 
 /// Returns what a kernel of NCCL does: `AllReduce` of `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…)`.
-fn short_name(name: &str) -> &str {
+pub(super) fn short_name(name: &str) -> &str {
     name.split(['_', '(']).nth(1).unwrap_or(name)
 }
 

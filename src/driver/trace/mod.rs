@@ -1,18 +1,31 @@
-//! Traces of jobs that torch.profiler has written (Kineto, a Chrome trace of each rank): what each collective transfers, what its kernel only
-//! waits, and what hides it.
+//! Traces of jobs, of torch.profiler (Kineto, a Chrome trace of each rank) or exported from Nsight Systems: what each collective transfers,
+//! what its kernel only waits, and what hides it.
 //!
 //! The kernel of a collective begins when its rank comes, and ends when all have come and the data is there. So the kernel of the rank that
 //! comes last, which is the shortest one, is the *transfer*; what another kernel takes longer is the *skew*. Neither compares clocks.
 
 mod kineto;
+mod nsys;
 mod report;
+mod sqlite;
 
 use std::collections::BTreeMap;
 
 use hir_plan::timeline::overlap::{intersection, length, union};
 
-pub use kineto::{Kernel, RankTrace, TraceError, parse};
+pub use kineto::{Call, Kernel, RankTrace, TraceError};
 pub use report::{json, lines};
+
+/// Reads a file, which may have several ranks; those without a number have it from `first`.
+///
+/// # Errors
+/// The file is no trace, or has no kernels.
+pub fn read(bytes: Vec<u8>, first: usize) -> Result<Vec<RankTrace>, TraceError> {
+    if bytes.starts_with(sqlite::MAGIC) {
+        return nsys::parse(&bytes, first);
+    }
+    kineto::parse(&grammar::decode(bytes), first).map(|it| vec![it])
+}
 
 /// A collective of all ranks that have it in their traces.
 struct Collective<'t> {

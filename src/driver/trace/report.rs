@@ -19,7 +19,7 @@ impl Kind {
 /// Returns the report, one line a string.
 pub fn lines(job: &Job) -> Vec<String> {
     let mut lines = vec![
-        "collectives of the traces; times are microseconds of GPUs, measured by torch.profiler:".to_owned(),
+        "collectives of the traces; times are microseconds of GPUs, as they were measured:".to_owned(),
         format!(
             "  {:<20}  {:>10}  {:>6}  {:>10}  {:>10}  {:>10}  {:>10}  {:<16}  group, what hides it, and where it is posted",
             "collective", "MiB", "count", "kernel", "transfer", "skew", "exposed", "last"

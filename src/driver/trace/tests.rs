@@ -1,6 +1,8 @@
 use std::fmt::Write as _;
 
-use super::*;
+use hir_hang::unpack_gzip;
+
+use super::{kineto::parse, *};
 
 /// A trace of a rank: a product, and an all-reduce that begins at `at` and ends at 1000.
 fn trace(rank: usize, at: f64) -> String {
@@ -75,5 +77,60 @@ fn large_traces_are_linear() -> Result<(), TraceError> {
     let text = format!("{{\"traceEvents\":[{}]}}", events.trim_end_matches(','));
     let job = job(&[text.clone(), text])?;
     assert_eq!(job.kinds[0].count, 2000);
+    Ok(())
+}
+
+/// No damage of an export is a panic or has no end, and what is cut off is refused.
+#[test]
+fn damaged_exports_are_refused() -> std::io::Result<()> {
+    let whole = unpack_gzip(include_bytes!("../../../tests/cases/timeline/h200-rank0.sqlite.gz"))?;
+    let kernels = |bytes: &[u8]| read(bytes.to_vec(), 0).map(|it| it.iter().map(|it| it.kernels.len()).sum());
+    assert_eq!(kernels(&whole).ok(), Some(126_usize));
+    let (mut refused, mut places) = (0, std::collections::BTreeSet::new());
+    for at in (0..whole.len()).step_by(211) {
+        assert!(kernels(&whole[..at]).is_err(), "cut at {at}");
+        for value in [0, 5, 0x7f, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            if let Err(TraceError::Sqlite(damaged)) = kernels(&bytes) {
+                refused += 1;
+                places.insert(damaged.page);
+            }
+        }
+    }
+    assert!(refused > 50 && places.len() > 20, "{refused} at {places:?}");
+    Ok(())
+}
+
+/// The same job in both formats, in files of one rank and in one of both: the figures are the same. An export has no sizes, names of groups
+/// and files.
+#[test]
+fn an_export_shows_what_a_trace_shows() -> Result<(), Box<dyn std::error::Error>> {
+    let figures = |files: &[&[u8]]| -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let mut traces = Vec::new();
+        for it in files {
+            traces.extend(read(unpack_gzip(it)?, traces.len())?);
+        }
+        let job = analyze(&traces);
+        let posted = |it: &Kind| it.posted.as_deref().map(|it| it.split(' ').next().map(str::to_owned));
+        let kind = |it: &Kind| {
+            let times = [it.kernel, it.transfer, it.hidden].map(|it| format!("{it:.1}"));
+            let who = (it.name.to_lowercase(), it.count, it.last, it.last_count);
+            format!("{who:?} {times:?} {:?} {:?}", it.beside, posted(it))
+        };
+        let rank = |it: &(usize, f64, f64)| format!("{} {:.1} {:.1}", it.0, it.1, it.2);
+        Ok(job.kinds.iter().map(kind).chain(job.ranks.iter().map(rank)).chain(job.notes.clone()).collect())
+    };
+    let kineto = figures(&[
+        include_bytes!("../../../tests/cases/timeline/h200-rank0.json.gz"),
+        include_bytes!("../../../tests/cases/timeline/h200-rank1.json.gz"),
+    ])?;
+    let processes = figures(&[
+        include_bytes!("../../../tests/cases/timeline/h200-rank0.sqlite.gz"),
+        include_bytes!("../../../tests/cases/timeline/h200-rank1.sqlite.gz"),
+    ])?;
+    let one = figures(&[include_bytes!("../../../tests/cases/timeline/h200.sqlite.gz")])?;
+    assert_eq!(kineto.len(), 4);
+    assert_eq!((&processes, &one), (&kineto, &kineto));
     Ok(())
 }

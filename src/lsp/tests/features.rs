@@ -186,6 +186,8 @@ fn the_outline_has_loops_with_their_statements() -> Result<(), Fault> {
     let names: Vec<&str> = children.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names.last(), Some(&"FOR i5 from 0 to i9:"));
     assert_eq!(names.len(), 8, "{names:?}");
+    let named = editor.call("workspace/symbol", json!({ "query": "for I5" }))?;
+    assert_eq!(named.map_err(|it| it.message)?[0]["name"], "FOR i5 from 0 to i9:");
     let folds = editor.ask::<request::FoldingRangeRequest>(serde_json::from_value(params.clone())?)?;
     let folds: Vec<_> = folds.unwrap_or_default().iter().map(|it| (it.start_line, it.end_line)).collect();
     assert_eq!(folds, [(1, 14), (9, 10)]);

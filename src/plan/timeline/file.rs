@@ -39,6 +39,11 @@ impl FromStr for TimelineFile {
 }
 
 impl TimelineFile {
+    /// Returns whether it is a page.
+    pub fn is_page(&self) -> bool {
+        self.path.extension().is_some_and(|it| it == "html")
+    }
+
     /// Returns the text of the file. `report` is the report on overlap.
     ///
     /// # Errors

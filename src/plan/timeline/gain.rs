@@ -41,6 +41,15 @@ impl Gain {
         (self.time - self.hidden).max(0.0)
     }
 
+    /// Returns how long the program takes without it; the time with it is `total`. `None` if that was not estimated.
+    pub fn what_if(&self, total: f64) -> Option<String> {
+        let (line, free, hidden) = (self.line, self.if_free?, self.if_hidden?);
+        Some(format!(
+            "  the run of {total:.1} µs takes {free:.1} µs if the {} of line {line} is free, {hidden:.1} µs if it is hidden",
+            self.label
+        ))
+    }
+
     /// Returns the least time of the program that is known without it; the time with it is `total`.
     pub fn least(&self, total: f64) -> f64 {
         self.if_free.into_iter().chain(self.if_hidden).fold(total, f64::min)
@@ -57,7 +66,7 @@ pub fn gains(
     model: &CostModel<'_>,
     admits: &mut dyn FnMut(usize) -> bool,
 ) -> Result<(Timeline, Vec<Gain>), OrderError> {
-    let (estimation, timeline) = Estimation::of_world(world, model)?;
+    let (estimation, mut timeline) = Estimation::of_world(world, model)?;
     let mut found = communications(&timeline);
     if timeline.slices.iter().any(|it| it.end.is_none()) {
         return Ok((timeline, found));
@@ -82,6 +91,7 @@ pub fn gains(
     }
     let total = timeline.end();
     found.sort_by(|a, b| a.least(total).total_cmp(&b.least(total)).then(a.line.cmp(&b.line)));
+    timeline.what_if = found.iter().filter_map(|it| Some((it.line, it.what_if(total)?))).collect();
     Ok((timeline, found))
 }
 

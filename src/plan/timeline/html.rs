@@ -28,7 +28,8 @@ pub fn page(timeline: &Timeline, title: &str, report: &[String]) -> String {
         })
         .collect();
     let (end, named) = (timeline.end(), &timeline.diagnosis.ranks);
-    let data = json!({"rows": rows, "slices": slices, "end": end, "used": used, "named": named, "width": names.width});
+    let data = json!({"rows": rows, "slices": slices, "end": end, "used": used, "named": named, "width": names.width,
+        "what_if": timeline.what_if});
     // `<` never begins a tag inside the script.
     let data = data.to_string().replace('<', "\\u003c");
     let cause = timeline.diagnosis.lines.split_first().map(|(first, rest)| {

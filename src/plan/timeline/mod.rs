@@ -39,7 +39,7 @@ mod times;
 pub mod work;
 mod work_kind;
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{Communicator, CostClass, ExecutionSite, Inst, InstKind, Plan, PlanStream, sync::InstRef};
 
@@ -61,6 +61,8 @@ pub struct Timeline {
     pub classes: Vec<Vec<usize>>,
     /// Why what never ends does not; empty if all of it ends.
     pub diagnosis: Diagnosis,
+    /// By the line of a communication: how long the run takes if it is free, or hidden, or with an edit, where that was estimated.
+    pub what_if: BTreeMap<u32, String>,
 }
 
 /// Why a run or a job does not proceed.
