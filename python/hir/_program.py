@@ -190,7 +190,7 @@ def _to_bits(array: ArrayLike) -> tuple[np.ndarray, str | None]:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind == "c":
         # Programs have pairs of floats.
-        array = array.view(array.real.dtype).reshape(*array.shape, 2)
+        array = array.view(np.real(array).dtype).reshape(*array.shape, 2)
     if array.dtype.name in ("float16", "bfloat16"):
         return array.view(np.uint16), array.dtype.name
     if array.dtype.name in ("float8_e4m3fn", "float8_e5m2"):
