@@ -121,7 +121,7 @@ class Program:
         return Program(self._program.run_passes(passes), self.warnings)
 
     def fix(self) -> tuple[Program, tuple[str, ...]]:
-        """Returns the program with the edits that remove its races, and a line about each edit."""
+        """Returns the program with the edits that remove its races, and what each edit is, with its line in ``text``."""
         text, edits = self._program.fix()
         return read(text), tuple(edits)
 
