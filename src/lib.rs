@@ -16,7 +16,7 @@
 //! let mut program = hir::read(&source).map_err(|faults| faults[0].message.clone())?.remove(0);
 //!
 //! let original = program.clone();
-//! hir::run_passes(&mut program, "lower-to-communication").map_err(|fault| format!("{fault:?}"))?;
+//! hir::run_passes(&mut program, "lower-to-communication").map_err(|fault| fault.to_string())?;
 //! assert!(hir::print(&program).contains("type=Allgather"));
 //!
 //! let claim = hir::certify(&original, &program).map_err(|fault| fault.diagnostic.message)?;
@@ -30,7 +30,7 @@
 //! assert_eq!(whole.shape, [8]);
 //! assert_eq!(outcome.outputs[1][0].as_ref().map(|it| &it.data), Some(&whole.data));
 //!
-//! let timeline = hir::timeline(&world, &program, &source).map_err(|fault| format!("{fault:?}"))?;
+//! let timeline = hir::timeline(&world, &program, &source).map_err(|fault| fault.to_string())?;
 //! assert!(timeline.rows.iter().any(|row| row.rank == 1));
 //! # Ok::<(), String>(())
 //! ```

@@ -1,4 +1,4 @@
-"""The commands of the package: ``hir``, ``hir-opt`` and ``hir-run``; also ``python -m hir``."""
+"""The command ``python -m hir``, which has the tools of Python besides those of ``hir``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ def _run(*arguments: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     return _hir.run_tool([sys.executable, "-m", "hir"], list(arguments))
-
-
-def opt() -> int:
-    return _run("opt", *sys.argv[1:])
-
-
-def run() -> int:
-    return _run("run", *sys.argv[1:])
 
 
 def main() -> int:

@@ -121,7 +121,7 @@ class Program:
         return Program(self._program.run_passes(passes), self.warnings)
 
     def fix(self) -> tuple[Program, tuple[str, ...]]:
-        """Returns the program with the edits that remove its races, and a line about each edit."""
+        """Returns the program with the edits that remove its races, and what each edit is, with its line in ``text``."""
         text, edits = self._program.fix()
         return read(text), tuple(edits)
 
@@ -190,7 +190,7 @@ def _to_bits(array: ArrayLike) -> tuple[np.ndarray, str | None]:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind == "c":
         # Programs have pairs of floats.
-        array = array.view(array.real.dtype).reshape(*array.shape, 2)
+        array = array.view(np.real(array).dtype).reshape(*array.shape, 2)
     if array.dtype.name in ("float16", "bfloat16"):
         return array.view(np.uint16), array.dtype.name
     if array.dtype.name in ("float8_e4m3fn", "float8_e5m2"):

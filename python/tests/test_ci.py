@@ -37,27 +37,31 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_the_hook(repository):
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    # The hook of the repository, without its build: the package is installed.
-    assert hook.pop("language") == "rust"
-    config = {"repos": [{"repo": "local", "hooks": [{**hook, "language": "system"}]}]}
+def test_the_hooks(repository):
+    # The hooks of the repository, without their build: the package is installed.
+    configured = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert all(it.pop("language") == "rust" for it in configured)
+    config = {"repos": [{"repo": "local", "hooks": [{**it, "language": "system"} for it in configured]}]}
     (repository / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
     home = {"PRE_COMMIT_HOME": str(repository / ".cache")}
 
-    def hooks(*files):
-        return run("pre-commit", "run", "hir-check", "--color=never", "--files", *files, cwd=repository, env=home)
+    def hooks(*files, of=("hir-check",)):
+        return run("pre-commit", "run", *of, "--color=never", "--files", *files, cwd=repository, env=home)
 
-    failed = hooks("race.hir", "clean.hir", "notes.txt")
+    shutil.copy(ROOT / "docs/examples/jax/shift.mlir", repository)
+    failed = hooks("race.hir", "clean.hir", "shift.mlir", "notes.txt")
     assert failed.returncode == 1, failed.stdout + failed.stderr
-    assert "exit code: 7" in failed.stdout and "2 files: 1 without faults, 1 with faults" in failed.stdout
+    assert "exit code: 7" in failed.stdout and "3 files: 2 without faults, 1 with faults" in failed.stdout
     assert hooks("clean.hir", "notes.txt").returncode == 0
     assert "Skipped" in hooks("notes.txt").stdout
+    shutil.copytree(ROOT / "docs/examples/job-hangs", repository / "dumps")
+    hang = hooks(*(f"dumps/rank_{rank}.json" for rank in range(4)), of=("hir-hang", "--hook-stage=manual"))
+    assert hang.returncode == 1 and "exit code: 4" in hang.stdout and "rank 2 skips the all_reduce" in hang.stdout
 
 
-def steps(inputs: dict[str, str], folder: Path, **environment):
-    """Runs the steps of the action as a runner does. Returns the first one that failed, or the last one, and the inputs of the actions that
-    the action uses."""
+def steps(inputs: dict[str, str], folder: Path, tag: str = "", **environment):
+    """Runs the steps of the action as a runner does, which has this tag. Returns the first one that failed, or the last one, and the inputs of
+    the actions that the action uses."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     assert action["runs"]["using"] == "composite"
     values = {name: inputs.get(name, "" if "${{" in it["default"] else it["default"]) for name, it in action["inputs"].items()}
@@ -69,7 +73,9 @@ def steps(inputs: dict[str, str], folder: Path, **environment):
 
     def filled(text):
         text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda it: values[it[1]], text)
-        return text.replace("${{ runner.temp }}", str(temp))
+        for name, value in {"runner.temp": str(temp), "github.action_ref": tag, "github.action_repository": "OWNER/hir"}.items():
+            text = text.replace(f"${{{{ {name} }}}}", value)
+        return text
 
     results, used = [], {}
     for step in action["runs"]["steps"]:
@@ -149,7 +155,9 @@ def test_the_action_installs_hir(repository):
         'printf \'#!/bin/bash\\necho "$@" >"$RUNNER_TEMP/installed"\\n\' >"$3/bin/python"\nchmod +x "$3/bin/python"\n'
     )
     (tools / "python3").chmod(0o755)
-    shutil.rmtree(repository / ".runner")
-    result, _, _ = steps({"paths": "clean.hir", "wheel": "hir one.whl"}, repository, PATH=f"{tools}:/usr/bin:/bin")
-    assert result.returncode == 0, result.stderr
-    assert (repository / ".runner/installed").read_text() == "-m pip install --quiet hir one.whl\n"
+    releases = "--no-index --find-links https://github.com/OWNER/hir/releases/expanded_assets/v0.1.0 hir==0.1.0"
+    for inputs, tag, installed in [({"wheel": "hir one.whl"}, "v0.1.0", "hir one.whl"), ({}, "v0.1.0", releases)]:
+        shutil.rmtree(repository / ".runner")
+        result, _, _ = steps({"paths": "clean.hir", **inputs}, repository, tag, PATH=f"{tools}:/usr/bin:/bin")
+        assert result.returncode == 0, result.stderr
+        assert (repository / ".runner/installed").read_text() == f"-m pip install --quiet --no-deps {installed}\n"

@@ -94,3 +94,9 @@ def test_unknown_tools_and_options(tmp_path):
     assert command(script("hir-opt"), "--no-such-flag").returncode == 2
     assert command(script("hir"), "--help").returncode == 0
     assert "hir hang" in command(script("hir"), "hang", "--help").stdout
+
+
+def test_the_command_is_the_native_program_and_starts_the_tools_of_python():
+    assert Path(script("hir")).read_bytes()[:4] == b"\x7fELF"
+    result = command(script("hir"), "job", "--help")
+    assert result.returncode == 0 and "python -m hir job SCRIPT" in result.stdout

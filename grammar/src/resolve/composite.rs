@@ -55,6 +55,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         "write it with `expm1` and `where`: where(x > 0, x, alpha * expm1(x)), one statement for each operation",
     ),
     (&["relu6"], "write it with `clamp`: `clamp(x, double(0), double(6))`"),
+    (&["**"], "write `pow( x, y )`"),
     (&["square"], "write it with `*`: x * x"),
     (
         &["mean"],
@@ -72,12 +73,50 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["mm", "bmm", "dot", "einsum", "tensordot"],
         "write `matmul(a, b)`, or `linear(x, weight)` for a transposed weight",
     ),
-    (&["view", "flatten", "unflatten"], "write `reshape( x )`, with the axes of the result"),
-    (&["concat", "concatenate", "stack"], "write `cat( { a, b }, 0 )`: the tensors and the axis"),
+    (&["view", "reshape", "flatten", "unflatten"], "write `reshape( x )`, with the axes of the result"),
+    (&["cat", "concat", "concatenate", "stack"], "write `cat( { a, b }, 0 )`: the tensors and the axis"),
+    (
+        &["chunk", "split", "narrow"],
+        "write `slice( x, { {0, 4, 1} {0, 8, 1} } )` for each part: start, end and step of each axis",
+    ),
+    (
+        &["zeros", "ones", "empty", "zeroslike", "oneslike"],
+        "write `full( {4, 8}, double(0) )`: the extents and the value",
+    ),
+    (
+        &["to", "float", "half", "bfloat16", "astype", "type"],
+        "write `__to_bfloat(x)`, `__to_half(x)` or `__to_float(x)`, with this type in the result",
+    ),
+    (
+        &["add", "sub", "subtract", "mul", "multiply", "div", "divide"],
+        "write `a + b`, `a - b`, `a * b` or `a / b`",
+    ),
+    (
+        &["addmm", "baddbmm"],
+        "write `matmul(a, b)`, then `+` as a statement of its own; or `linear(x, weight, bias)`",
+    ),
+    (
+        &["barrier"],
+        "remove it: communications wait for each other, and `Synchronize(Stream 0)` orders streams",
+    ),
     (&["unsqueeze"], "write `broadcast( x, flags = {true, false} )`: true for each new axis"),
     (&["detach", "clone", "contiguous", "copy", "identity"], "write `Set( x, cache_op=Streaming )`"),
     (
-        &["allreduce", "allgather", "reducescatter", "alltoall", "send", "recv", "psum", "ppermute"],
+        &[
+            "allreduce",
+            "allgather",
+            "allgatherintotensor",
+            "reducescatter",
+            "reducescattertensor",
+            "alltoall",
+            "alltoallsingle",
+            "send",
+            "recv",
+            "isend",
+            "irecv",
+            "psum",
+            "ppermute",
+        ],
         "write `Set` or `reduction` with a sharded mesh on one side, which `--passes @lower` makes a communication; or `Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=x, output=y, backend=NCCL)` and `Wait(Communication 0)`",
     ),
     (

@@ -172,18 +172,18 @@ impl<'s> Resolver<'s> {
             self.add_part(value.span, PartRole::Operand(0));
             return Some(Stmt::Let(symbol, self.scalar(value)?));
         }
-        let outs = self.stated_values(outs, PartRole::Result)?;
+        let results = self.stated_values(outs, PartRole::Result)?;
         let before = self.diagnostics.len();
-        let found = self.resolve_call(&outs, value, span);
+        let found = self.resolve_call(&results, value, span);
         if let (None, Some(inner)) = (&found, nested_operation(value)) {
             self.diagnostics.truncate(before);
-            self.report_nested(inner, span);
+            self.report_nested(outs, inner, value.span);
         }
         found.map(Stmt::Op)
     }
 
-    /// Reports an operation of tensors that is an operand of another one, with the two statements to write.
-    fn report_nested(&mut self, inner: &ast::Expr<'s>, span: Span) {
+    /// Reports an operation of tensors that is an operand in the right-hand side `span`, with the two statements to write.
+    fn report_nested(&mut self, outs: &[ast::Expr<'s>], inner: &ast::Expr<'s>, span: Span) {
         let numbers = self.source.split('T').skip(1).filter_map(|it| {
             let digits = it.split(|it: char| !it.is_ascii_digit()).next()?;
             digits.parse::<u32>().ok()
@@ -197,7 +197,11 @@ impl<'s> Resolver<'s> {
         let operation = one_line(operation.text(self.source));
         let before = Span { end: inner.span.start, ..span }.text(self.source);
         let behind = Span { start: inner.span.end, ..span }.text(self.source);
-        let outer = one_line(&format!("{before}{new}{behind}"));
+        // Of a result, its name: its type stays.
+        let names =
+            outs.iter().map(|it| it.span.text(self.source).split(['_', '[']).next().unwrap_or_default());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let outer = one_line(&format!("{names} = {before}{new}{behind}"));
         let message = format!("`{}` is an operation inside another one", shortened(&operation));
         let it = Diagnostic::new(Code::BadOperands, inner.span, message, "expected a tensor or a scalar");
         let help = format!(
@@ -243,6 +247,10 @@ impl<'s> Resolver<'s> {
                 Some(stmt)
             }
             ast::ExprKind::Word(name) => self.resolve_non_call(name, [], AsmFormat::Bare, outs, span),
+            ast::ExprKind::Infix("*", _, rhs) if matches!(rhs.kind, ast::ExprKind::Prefix("*", _)) => {
+                self.unknown_op(ast::Name { text: "**", span: value.span });
+                None
+            }
             ast::ExprKind::Infix(sign, lhs, rhs) => {
                 self.resolve_non_call(sign, [&**lhs, rhs], AsmFormat::Infix, outs, span)
             }
@@ -318,7 +326,14 @@ impl<'s> Resolver<'s> {
             format!("unknown operator `{}`", shortened(name.text)),
             "`hir-opt --list-ops` lists the operators",
         );
+        let (owner, function) = name.text.rsplit_once('.').unwrap_or_default();
         self.diagnostics.push(match composite::advice(name.text) {
+            _ if names.clone().any(|it| it == function) && owner.starts_with('T') => {
+                it.help(format!("write `{function}` as a function: `{owner}` is its first operand"))
+            }
+            _ if names.clone().any(|it| it == function) => {
+                it.help(format!("write `{function}` without `{owner}.`"))
+            }
             Some(advice) => it.help(advice),
             None => it.suggest(name.text, names),
         });

@@ -5,8 +5,8 @@ use grammar::read;
 /// Returns message and help of the first fault of a program that computes `T4` in this way.
 fn fault(value: &str) -> (String, String) {
     let text = format!(
-        "%tensor T0_g_float[iS0{{8}}, iS1{{8}}]\n%tensor T3_g_float[iS2{{8}}, iS3{{8}}]\n%tensor T4_g_float[iS4{{8}}, iS5{{8}}]\n\
-         %HostIrContainer {{ (T0, T3) -> (T4) :\n  T4 = {value}\n}} // %HostIrContainer\n"
+        "%tensor T0_g_float[iS0{{8}}, iS1{{8}}]\n%tensor T3_g_float[iS2{{8}}, iS3{{8}}]\n\
+         %tensor T4_g_float[iS4{{8}}, iS5{{8}}]\n%HostIrContainer {{ (T0, T3) -> (T4) :\n  T4_g_float[iS4{{8}}, iS5{{8}}] = {value}\n}} // %HostIrContainer\n"
     );
     let (_, diagnostics) = read(&text);
     assert_eq!(diagnostics.len(), 1, "{value}: {diagnostics:?}");
@@ -40,6 +40,13 @@ fn functions_of_libraries_have_advice() {
         ("allreduce(T3)", "`--passes @lower`"),
         ("all_gather(T3)", "`--passes @lower`"),
         ("T3 @ T0", "`matmul(a, b)`"),
+        ("T3 ** 2", "`pow( x, y )`"),
+        ("T3.relu()", "write `relu` as a function: `T3` is its first operand"),
+        ("torch.nn.functional.relu(T3)", "write `relu` without `torch.nn.functional.`"),
+        ("torch.add(T0, T3)", "`a + b`"),
+        ("dist.all_gather_into_tensor(T3)", "`--passes @lower`"),
+        ("T3.bfloat16()", "`__"),
+        ("torch.zeros(8, 8)", "`full( {4, 8}"),
         ("gelu(T3)", "`erf`"),
     ] {
         let (_, help) = fault(value);

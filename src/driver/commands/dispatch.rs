@@ -1,6 +1,6 @@
 //! `hir`: all tools in one, as subcommands.
 
-use std::{ffi::OsString, path::Path};
+use std::{ffi::OsString, os::unix::process::CommandExt, path::Path};
 
 use clap::{Command, error::ErrorKind};
 use grammar::{escape_control, shell_word};
@@ -11,6 +11,7 @@ use super::run_tool;
 use crate::{
     session::{CommandLine, Session},
     tool::{
+        flags::DiagnosticFlags,
         help::{command, print_information},
         report_usage_error,
     },
@@ -103,8 +104,23 @@ fn tools() -> Vec<Tool> {
     all
 }
 
+/// Becomes `python3 -m hir` with these arguments, with the Python beside this program. Returns if there is none.
+fn run_in_python(command_line: CommandLine) -> Exit {
+    let python = std::env::current_exe().unwrap_or_default().with_file_name("python3");
+    let fault = std::process::Command::new(python).args(["-m", "hir"]).args(&command_line.arguments).exec();
+    let message = format!(
+        "this is a tool of the Python package, which `python -m hir` runs; no `python3` is beside this program: {fault}"
+    );
+    let session = Session::of_process("hir", command_line);
+    DiagnosticFlags::default().reporter(&session).fail(Exit::Environment, message)
+}
+
 /// Runs the tool that the first argument names. The process ends with an invalid first argument.
 pub fn main_with(command_line: CommandLine) -> Exit {
+    let of_package = |it: &OsString| ["compare", "job", "jax"].iter().any(|name| it == name);
+    if command_line.arguments.first().is_some_and(of_package) {
+        return run_in_python(command_line);
+    }
     let CommandLine { mut start, mut arguments } = command_line;
     if let [help, tool] = arguments.as_mut_slice()
         && help == "help"

@@ -41,6 +41,15 @@ pub enum OrderError {
     TooLarge,
 }
 
+impl std::fmt::Display for OrderError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Deadlock => "some instructions wait for something that never happens",
+            Self::TooLarge => "the ranks have too many streams",
+        })
+    }
+}
+
 /// Visits every instruction of all ranks except `ShareMemHandles` and `Barrier`, each after all instructions
 /// that happen before it. The order of visits is deterministic.
 ///
