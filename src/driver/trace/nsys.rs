@@ -17,6 +17,9 @@ const PUSHED: i64 = 59;
 /// What the ranges of communication libraries begin with: they say what, not where.
 const LIBRARIES: &[&str] = &["nccl", "c10d::"];
 
+/// When something of a thread begins and ends: a range with its text, or a launch by process and correlation.
+type Event = (i64, i64, Result<String, (i64, i64)>);
+
 /// A kernel, times in nanoseconds.
 struct Row {
     begin: i64,
@@ -86,7 +89,7 @@ fn posted_by(
     mut calls: BTreeSet<(i64, i64)>,
 ) -> Result<HashMap<(i64, i64), String>, TraceError> {
     // By thread: when ranges begin and end with their texts, and launches.
-    let mut threads: BTreeMap<i64, Vec<(i64, i64, Result<String, (i64, i64)>)>> = BTreeMap::new();
+    let mut threads: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
     // The upper bits of a thread are those of its process.
     let process = |thread: i64| thread & !0xff_ffff;
     for table in ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"] {
