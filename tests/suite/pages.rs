@@ -5,6 +5,8 @@
 //! The block may leave out lines, `…` matches any text, and times are ignored. Further lines that begin with
 //! `$ ` are further commands. The last line of every output is `exit code N`. A comment whose line begins with
 //! `<!-- $ ` is such a block, which readers do not see: it checks what the paragraph before it says.
+//!
+//! A block of ```` ```sh ```` has lines without their output. Those of hir run here, [`OTHERS`] says what runs the others.
 
 use std::{
     fs,
@@ -26,6 +28,24 @@ pub fn pages() -> Vec<PathBuf> {
     pages
 }
 
+/// The first words of commands of the shell that do not run here, and what runs them.
+const OTHERS: &[(&str, &str)] = &[
+    ("cargo run", "`.ci/run`, which takes it from README.md"),
+    ("cargo test", "`.ci/run`, which takes it from README.md"),
+    ("cargo install", "takes minutes; `.ci/run` builds the same package"),
+    ("rustup target add", "`.ci/run`"),
+    ("cd playground", "`.ci/run`"),
+    ("cd editors/vscode", "`.ci/run`"),
+    ("npm ", "`.ci/run`"),
+    ("code --install-extension", "the tests in VS Code load the packed extension"),
+    ("cd ~/hir/editors/tree-sitter", "needs Helix; src/lsp/tests/words.rs has the words of its grammar"),
+    ("mkdir -p ~/.config/helix", "needs Helix"),
+    ("benches/gpu/", "needs GPUs; `.ci/run` has the tests of benches/gpu"),
+    ("(umask 077; openssl", "makes a secret; tests/suite/rendezvous.rs has its own"),
+    ("export ", "sets variables, and starts nothing"),
+    ("NVFUSER_ENABLE=", "needs nvFuser"),
+];
+
 /// Returns a trial for each page that shows commands.
 pub fn trials() -> Vec<Trial> {
     let pages = pages();
@@ -38,6 +58,8 @@ pub fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = pages.iter().cloned().filter_map(trial).collect();
     trials.push(Trial::test("pages::the_checker_has_sources", check_sources));
     trials.push(Trial::test("pages::changes_of_this_version_are_listed", check_changes));
+    let of_shells = pages.clone();
+    trials.push(Trial::test("pages::commands_of_the_shell_run", move || check_shell(&of_shells)));
     trials.push(Trial::test("pages::links_resolve", move || check_links(&pages)));
     trials.push(Trial::test("pages::the_list_of_passes_is_complete", check_list_of_passes));
     trials.push(Trial::test("pages::excerpts_of_a_pass_are_of_its_file", check_excerpts));
@@ -151,6 +173,58 @@ fn check_excerpts() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Runs the lines of blocks of the shell that start hir, without their launcher and without GPUs: they end in success, or need a GPU.
+fn check_shell(pages: &[PathBuf]) -> Result<(), Failed> {
+    let folder = linked_folder()?;
+    fs::copy(Path::new(ROOT).join("docs/examples/mlp-tensor-parallel.hir"), folder.path().join("f.hir"))?;
+    fs::copy(Path::new(ROOT).join("tests/cases/log/kernels.hir"), folder.path().join("dump.txt"))?;
+    fs::write(folder.path().join("runs.txt"), "f.hir\n")?;
+    fs::write(folder.path().join("rules.txt"), "Allreduce/2:8M=one-shot;*=nccl")?;
+    let tools = Path::new(env!("CARGO_BIN_EXE_hir")).parent().unwrap_or(Path::new("/"));
+    let path = format!("{}:/usr/bin:/bin", tools.display());
+    let mut faults = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(page)?.replace("\\\n", " ");
+        let blocks = text.split("\n```sh\n").skip(1).filter_map(|it| it.split("\n```").next());
+        let lines = blocks.flat_map(str::lines).filter_map(|it| it.split(" # ").next());
+        for line in lines.filter(|it| !it.trim().is_empty()) {
+            if OTHERS.iter().any(|it| line.starts_with(it.0)) {
+                continue;
+            }
+            let starts = ["hir ", "hir-run ", "hir-opt "].iter().filter_map(|it| {
+                let inner = line.rfind(&format!(" {it}")).map(|at| at + 1);
+                inner.or_else(|| line.starts_with(it).then_some(0))
+            });
+            let Some(start) = starts.max() else {
+                faults.push(format!("{}: nothing runs `{line}`: see `OTHERS`", shown(page)));
+                continue;
+            };
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &line[start..]]).current_dir(folder.path());
+            // This library of the driver does not exist.
+            shell.env("PATH", &path).env("HIR_CUDA", folder.path()).stdin(std::process::Stdio::null());
+            let out = shell.output()?;
+            let printed = String::from_utf8_lossy(&[out.stderr, out.stdout].concat()).into_owned();
+            let needs_gpu = out.status.code() == Some(6)
+                && (printed.contains("the NVIDIA driver was not found")
+                    || line.contains("--tuning h200.json"));
+            if !out.status.success() && !needs_gpu {
+                faults.push(format!("{}: `{}` fails:\n{printed}", shown(page), &line[start..]));
+            }
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// Makes a folder in which commands may write, with the folders that pages name.
+fn linked_folder() -> Result<tempfile::TempDir, std::io::Error> {
+    let folder = tempfile::tempdir()?;
+    for name in ["docs", "samples", "tests"] {
+        std::os::unix::fs::symlink(Path::new(ROOT).join(name), folder.path().join(name))?;
+    }
+    Ok(folder)
+}
+
 /// A command, and the lines below it.
 struct ShownCommand {
     command: String,
@@ -171,7 +245,9 @@ fn commands(text: &str) -> Vec<ShownCommand> {
         if line.starts_with("```") {
             (is_block, is_output) = (!is_block && line == "```text", false);
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| is_block) {
-            found.push(ShownCommand { command: command.to_owned(), lines: Vec::new() });
+            // The same command before an installation.
+            let command = command.replace("cargo run --locked --bin hir -- ", "hir ");
+            found.push(ShownCommand { command, lines: Vec::new() });
             is_output = true;
         } else if let Some(it) = found.last_mut().filter(|_| is_output) {
             it.lines.push(line.to_owned());
@@ -191,11 +267,7 @@ fn check(it: &ShownCommand) -> Result<(), Failed> {
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
         other => return Err(format!("`{}`: unknown tool {other:?}", it.command).into()),
     };
-    // A command may write to the temporary folder.
-    let folder = tempfile::tempdir()?;
-    for name in ["docs", "samples", "tests"] {
-        std::os::unix::fs::symlink(Path::new(ROOT).join(name), folder.path().join(name))?;
-    }
+    let folder = linked_folder()?;
     let out =
         Command::new(tool).args(&words[1..]).current_dir(folder.path()).env("NO_COLOR", "1").output()?;
     let code = out.status.code().map_or("none".to_owned(), |it| it.to_string());

@@ -2,14 +2,18 @@
 
 use std::collections::HashMap;
 
-use grammar::{Backend, CommunicationType, Op, Program, Source, StmtId, attr};
+use grammar::{Backend, CommunicationType, Op, Program, Source, Stmt, StmtId, attr};
 use hir::SimOutcome;
 use hir_ir::{
     blocks::nested_blocks,
     build,
     edit::{StmtEdit, rewrite},
 };
-use passes::{Catalog, Settings, rewrite::collective::Collective};
+use passes::{
+    Catalog, Settings,
+    analysis::name_uses::NameUses,
+    rewrite::{collective::Collective, substitute::Substitution},
+};
 
 use super::{PASS, unused};
 
@@ -143,5 +147,45 @@ fn an_all_reduce_writes_into_the_copy_of_its_result() -> Result<(), String> {
     assert_eq!(write_into_copy(&mut program), Some(true));
     let text = grammar::print(&program);
     assert!(text.contains("output=T2_g_float") && !text.contains("Set("), "{text}");
+    Ok(())
+}
+
+/// Lets the users of copies use their operands, and removes the copies.
+fn use_operands_of_copies(program: &mut Program) -> Option<bool> {
+    let body = program.body?;
+    let uses = NameUses::of(program, body);
+    let mut same = Substitution::default();
+    for block in nested_blocks(program, body) {
+        let copies = program.block(block).iter().filter_map(|id| program.stmts[*id].op());
+        for it in copies.filter(|it| it.op == Op::Set) {
+            let (copy, operand) = (it.out_tensor()?, Program::tensors_of(&it.args).next()?);
+            let has_same_type = program.tensors[operand].dtype == program.tensors[copy].dtype;
+            if has_same_type && !uses.is_program_io(copy) {
+                same.tensors.insert(copy, operand);
+            }
+        }
+    }
+    let changed = rewrite(program, body, &mut |program, id| match &mut program.stmts[id] {
+        Stmt::Op(it) if it.out_tensor().is_some_and(|it| same.tensors.contains_key(&it)) => StmtEdit::Remove,
+        Stmt::Op(it) => {
+            it.tensors_mut(&mut |tensor| *tensor = same.tensor(*tensor));
+            StmtEdit::Changed
+        }
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
+    });
+    Some(changed)
+}
+
+#[test]
+fn users_of_a_copy_use_its_operand() -> Result<(), String> {
+    let tensors = (0..4).map(|it| format!("%tensor T{it}_g_float[iS{it}{{8}}]\n")).collect::<String>();
+    let text = "%HostIrContainer { (T0) -> (T3) :\n  T1 = relu( T0 )\n  T2 = Set( T1 )\n  T3 = relu( T2 )\n\
+                } // %HostIrContainer\n";
+    let text = tensors + text;
+    let source = Source::new("test.hir".to_owned(), text);
+    let mut program = hir::read(&source).map_err(|faults| faults[0].message.clone())?.remove(0);
+    assert_eq!(use_operands_of_copies(&mut program), Some(true));
+    let text = grammar::print(&program);
+    assert!(!text.contains("T2_g") && text.contains("relu(T1_g"), "{text}");
     Ok(())
 }
