@@ -5,10 +5,16 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
 use serde_json::Value;
 
 use super::sqlite::Damaged;
+
+/// Maximum number of events that are kept: more than 256 MiB of a trace have.
+const MAX_EVENTS: usize = 1_000_000;
 
 /// The kernels of a rank.
 #[derive(Debug)]
@@ -70,7 +76,7 @@ pub enum TraceError {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "used_events")]
     trace_events: Vec<Event<'a>>,
     #[serde(default)]
     distributed_info: Option<Distributed>,
@@ -94,7 +100,43 @@ struct Event<'a> {
     #[serde(default)]
     tid: Value,
     #[serde(default)]
-    args: Option<Arguments>,
+    args: Option<Box<Arguments>>,
+}
+
+impl Event<'_> {
+    fn is_frame(&self) -> bool {
+        self.cat == "python_function" || self.name.starts_with("autograd::engine")
+    }
+
+    fn is_launch(&self) -> bool {
+        matches!(&*self.cat, "cuda_runtime" | "cuda_driver")
+    }
+}
+
+/// Reads the events that count: a small archive may have many others.
+fn used_events<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Vec<Event<'a>>, D::Error> {
+    struct Used;
+    impl<'de> Visitor<'de> for Used {
+        type Value = Vec<Event<'de>>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a sequence")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut used = Vec::new();
+            while let Some(it) = all.next_element::<Event<'de>>()? {
+                if it.cat == "kernel" || it.is_frame() || it.is_launch() {
+                    if used.len() == MAX_EVENTS {
+                        return Err(de::Error::custom(format!("it has more than {MAX_EVENTS} events")));
+                    }
+                    used.push(it);
+                }
+            }
+            Ok(used)
+        }
+    }
+    from.deserialize_seq(Used)
 }
 
 #[derive(Default, Deserialize)]
@@ -137,12 +179,7 @@ fn posted_by(events: &[Event<'_>]) -> HashMap<u64, String> {
     // Frames and launches of each thread, by the time at which they begin, outer frames first.
     let mut threads: HashMap<String, Vec<&Event<'_>>> = HashMap::new();
     for it in events {
-        let is_frame = it.cat == "python_function" || it.name.starts_with("autograd::engine");
-        let mut is_launch = || {
-            matches!(&*it.cat, "cuda_runtime" | "cuda_driver")
-                && correlation(it).is_some_and(|it| open.remove(&it))
-        };
-        if is_frame || is_launch() {
+        if it.is_frame() || it.is_launch() && correlation(it).is_some_and(|it| open.remove(&it)) {
             threads.entry(it.tid.to_string()).or_default().push(it);
         }
     }

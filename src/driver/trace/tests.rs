@@ -58,6 +58,8 @@ fn what_is_no_trace_is_refused() {
     let message = |text: &str| parse(text, 0).err().map_or(String::new(), |it| it.to_string());
     assert!(message("{}").contains("export_chrome_trace"));
     assert!(message("{\"traceEvents\": []}").contains("ProfilerActivity.CUDA"));
+    let many = format!("{{\"traceEvents\": [{}{{}}]}}", "{\"cat\": \"kernel\"},".repeat(1_000_001));
+    assert!(message(&many).contains("more than 1000000 events"));
 }
 
 /// Eight ranks with 100,000 kernels each.
