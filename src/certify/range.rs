@@ -23,6 +23,7 @@ pub(crate) struct Bounds {
 }
 
 const FINITE: Bounds = within(LARGEST);
+const ANY: Bounds = within(f64::INFINITY);
 const TRUTH: Bounds = Bounds { low: 0.0, high: 1.0, least: 0.0 };
 
 pub(crate) const fn within(most: f64) -> Bounds {
@@ -55,7 +56,7 @@ impl Bounds {
         let (low, high) = (self.low / factor + 0.0, self.high / factor + 0.0);
         let least = if factor.abs() < 1.0 && self.least > 0.0 { self.least.max(NORMAL) } else { self.least };
         let least = if least <= LEAST { least } else { least / factor.abs() };
-        Self { low: low.min(high), high: low.max(high), least }.meet(FINITE)
+        Self { low: low.min(high), high: low.max(high), least }
     }
 
     /// Returns the magnitudes, or the positive numbers, of which two have a product that is one of these.
@@ -109,6 +110,8 @@ pub(crate) struct Recorder {
     known: FxHashMap<Form, (usize, Bounds)>,
     made: Vec<(Form, Made)>,
     operands: usize,
+    /// What no condition bounds: finite numbers, or where sums and products are taken for finite, all.
+    any: Option<Bounds>,
     /// By limit of numbers: what has to be below it.
     limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
     /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
@@ -163,9 +166,9 @@ impl Recorder {
     }
 
     /// Returns the conditions on the inputs, by their names, on which all of these faults are finite, and at most this magnitude as the inputs
-    /// are; `None` if they are not known.
+    /// are, unless it is below 1; `None` if they are not known.
     pub(crate) fn conditions(
-        &self,
+        &mut self,
         faults: &BTreeSet<Form>,
         inputs: &[String],
         magnitude: f64,
@@ -175,13 +178,14 @@ impl Recorder {
         }
         // By element, the last ones first, which operands precede.
         let mut needs: BTreeMap<usize, Bounds> = BTreeMap::new();
-        let mut boxes = vec![FINITE; inputs.len()];
+        let any = *self.any.insert(if magnitude < 1.0 { ANY } else { FINITE });
+        let mut boxes = vec![any; inputs.len()];
         for fault in faults {
             if let Some((most, limited)) = self.limited.get(fault) {
                 limited.iter().try_for_each(|it| self.need(&mut needs, *it, within(*most)))?;
                 continue;
             }
-            self.need(&mut needs, *fault, within(if magnitude < 1.0 { LARGEST } else { magnitude }))?;
+            self.need(&mut needs, *fault, if magnitude < 1.0 { any } else { within(magnitude) })?;
         }
         while let Some((at, need)) = needs.pop_last() {
             let (value, made) = &self.made[at];
@@ -190,7 +194,7 @@ impl Recorder {
                 return None;
             }
             // What holds for every finite value needs only that.
-            let need = if need.has(range) { FINITE } else { need };
+            let need = if need.has(range) { any } else { need };
             match made {
                 Made::Input(number) => boxes[*number] = boxes[*number].meet(need),
                 Made::Number(it) => need.has(Bounds::new(*it, *it)).then_some(())?,
@@ -215,7 +219,7 @@ impl Recorder {
         let at = self.known.get(&value)?.0;
         // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
         let need = if self.has_half { need.in_half() } else { need };
-        let all = needs.entry(at).or_insert(FINITE);
+        let all = needs.entry(at).or_insert(self.any.unwrap_or(FINITE));
         *all = all.meet(need);
         Some(())
     }
@@ -247,7 +251,7 @@ impl Recorder {
             match number(other) {
                 // The product of 0 and a number.
                 Some(0.0) if part.least == 0.0 && part.has(Bounds::new(0.0, 0.0)) => {
-                    self.need(needs, one, FINITE)?
+                    self.need(needs, one, ANY)?
                 }
                 Some(0.0) => return None,
                 Some(factor) => self.need(needs, one, part.over(factor))?,
@@ -258,7 +262,7 @@ impl Recorder {
                     && (is_within(one) || is_within(other)) =>
                 {
                     let (bounded, free) = if is_within(one) { (one, other) } else { (other, one) };
-                    self.need(needs, bounded, FINITE)?;
+                    self.need(needs, bounded, ANY)?;
                     self.need(needs, free, part.over(range(bounded).high.max(1.0)))?;
                 }
                 None => [one, other].iter().try_for_each(|it| self.need(needs, *it, part.root()))?,
@@ -278,6 +282,7 @@ impl Recorder {
             if number == 0.0 { "0".to_owned() } else { number_text(scaled * 10.0_f64.powf(exponent)) }
         };
         let mut all = Vec::new();
+        let most = if most < 1.0 { LARGEST } else { most };
         let is_finite = |it: f64| it.abs() < most.min(0.99 * LARGEST);
         let is_positive = it.low >= 0.0 && it.least > 0.0;
         match it {
@@ -331,14 +336,14 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
     let (magnitude, is_free) = (high.min(-low), least == 0.0);
     let exponential = |log: fn(f64) -> f64| {
         let low = if is_free { low } else { low.max(least).max(NORMAL) };
-        (high > 0.0).then(|| Bounds::new(if low > 0.0 { log(low) } else { -LARGEST }, log(high)))
+        (high > 0.0).then(|| Bounds::new(if low > 0.0 { log(low) } else { f64::NEG_INFINITY }, log(high)))
     };
     let positive = |low: f64, high: f64| Bounds { low: low.max(0.0), high, least: LEAST };
     match op {
         Op::Exp => exponential(f64::ln),
         Op::Exp2 => exponential(f64::log2),
         Op::Expm1 if is_free && high > -1.0 => {
-            let low = if low > -1.0 { low.ln_1p() } else { -LARGEST };
+            let low = if low > -1.0 { low.ln_1p() } else { f64::NEG_INFINITY };
             Some(Bounds::new(low, high.ln_1p()))
         }
         Op::Log if is_free => Some(positive(low.exp(), high.exp())),
@@ -351,16 +356,16 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             least: least.powi(2).max(if is_free { 0.0 } else { LEAST }),
         }),
         Op::Rsqrt => {
-            let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { LARGEST };
+            let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { f64::INFINITY };
             Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
         }
         Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
         Op::Reciprocal if low < 0.0 => {
-            let most = if is_free { LARGEST } else { least.recip() };
+            let most = if is_free { f64::INFINITY } else { least.recip() };
             Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
         }
         Op::Reciprocal => {
-            let most = if low.max(least) > 0.0 { low.max(least).recip() } else { LARGEST };
+            let most = if low.max(least) > 0.0 { low.max(least).recip() } else { f64::INFINITY };
             Some(Bounds { low: 0.0, high: most, least: high.recip().max(NORMAL) })
         }
         Op::Pow if high > 0.0 => {
@@ -369,18 +374,18 @@ fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
             if exponent > 0.0 {
                 return Some(Bounds::new(of_low, of_high));
             }
-            let most = if low > 0.0 { of_low } else { LARGEST };
+            let most = if low > 0.0 { of_low } else { f64::INFINITY };
             Some(Bounds { low: 0.0, high: most, least: of_high.max(NORMAL) })
         }
         Op::Abs if low <= 0.0 => Some(Bounds { least, ..within(high) }),
-        Op::Relu if low <= 0.0 && is_free => Some(Bounds::new(-LARGEST, high)),
+        Op::Relu if low <= 0.0 && is_free => Some(Bounds::new(f64::NEG_INFINITY, high)),
         Op::Relu => Some(Bounds { low: low.max(0.0), ..need }),
         Op::Silu | Op::Trunc if is_free && magnitude >= 0.0 => Some(within(magnitude)),
         Op::Floor | Op::Ceil | Op::Round if is_free && magnitude >= 1.0 => Some(within(magnitude - 1.0)),
         Op::Tanh | Op::Sigmoid | Op::Sin | Op::Cos | Op::Erf | Op::Atan | Op::Asinh
             if need.has(within(1e3)) =>
         {
-            Some(FINITE)
+            Some(ANY)
         }
         _ => None,
     }
