@@ -165,7 +165,12 @@ fn report_known(options: &Options, files: &[PathBuf], tally: &Tally, screen: &Re
         baseline.write(files, is_searched).map_err(failed)?;
         screen
             .message(format!("`{path}` has {}: {new} new, {gone} gone", count_text(known + new, "finding")));
-    } else if gone > 0 {
+        return Ok(());
+    }
+    if known > 0 {
+        screen.message(format!("{} of `{path}`: not reported", count_text(known, "finding")));
+    }
+    if gone > 0 {
         let help = "`--update-baseline` removes them";
         screen.message(format!("`{path}` has findings that are gone ({gone}): {help}"));
     }
