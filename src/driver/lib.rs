@@ -47,7 +47,7 @@ macro_rules! program {
             hir_process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
 
         #[used]
-        #[allow(unsafe_code, reason = "no crate calls a function before `main`; this one is sound there")]
+        #[allow(unsafe_code, reason = "nothing safe calls a function before `main`; this one only registers handlers of signals")]
         #[unsafe(link_section = ".init_array.00100")]
         static KEEP_FIRST_SIGNAL: extern "C" fn() = hir_process::interrupt::keep_first_signal;
 
