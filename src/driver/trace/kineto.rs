@@ -11,67 +11,10 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::sqlite::Damaged;
+use super::ranks::{Call, Kernel, RankTrace, TraceError, short_name};
 
-/// Maximum number of events that are kept: more than 256 MiB of a trace have.
+/// Maximum number of events that are kept. Traces of 256 MiB, the largest that are read, usually have fewer.
 const MAX_EVENTS: usize = 1_000_000;
-
-/// The kernels of a rank.
-#[derive(Debug)]
-pub struct RankTrace {
-    /// The rank: that of the trace, or else the number of the file.
-    pub rank: usize,
-    /// Its kernels, by the time at which they begin.
-    pub kernels: Vec<Kernel>,
-}
-
-/// A kernel, with times in microseconds.
-#[derive(Debug)]
-pub struct Kernel {
-    /// Its name.
-    pub name: String,
-    /// When it begins.
-    pub begin: f64,
-    /// When it ends.
-    pub end: f64,
-    /// The collective that it executes; `None` if it computes.
-    pub collective: Option<Call>,
-}
-
-/// What the trace says about a collective.
-#[derive(Debug)]
-pub struct Call {
-    /// What it does, such as `allreduce`.
-    pub name: String,
-    /// The name of its group.
-    pub group: String,
-    /// The bytes of its input.
-    pub bytes: Option<u64>,
-    /// The function that posts it, as `step (train.py)`, if the trace has stacks; `backward` for a thread of autograd.
-    pub posted: Option<String>,
-}
-
-/// Why a file is no trace.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TraceError {
-    /// It is not the JSON of a trace.
-    #[error(
-        "it is neither a Chrome trace of torch.profiler ({0}): write one with `prof.export_chrome_trace(FILE)`; nor an export of Nsight Systems: write one with `nsys export --type sqlite`"
-    )]
-    Json(#[from] serde_json::Error),
-    /// Its tables cannot be read.
-    #[error(transparent)]
-    Sqlite(#[from] Damaged),
-    /// It has no table of kernels.
-    #[error("it has no kernels of a GPU: profile with `nsys profile --trace cuda,nvtx`")]
-    NoKernelTable,
-    /// It has no kernel of a GPU.
-    #[error(
-        "it has no kernels of a GPU: profile with `activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]`"
-    )]
-    NoKernels,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -217,19 +160,6 @@ fn is_collective(event: &Event<'_>) -> bool {
     event.name.starts_with("nccl") || event.args.as_ref().is_some_and(|it| it.collective.is_some())
 }
 
-impl RankTrace {
-    /// Returns the kernels that compute within an interval.
-    pub fn computing(&self, (begin, end): (f64, f64)) -> impl Iterator<Item = &Kernel> {
-        // Kernels before it may be long, but seldom are many of them beside each other.
-        let first = self.kernels.partition_point(|it| it.begin < begin).saturating_sub(NEAR);
-        let near = self.kernels.iter().skip(first).take_while(move |it| it.begin < end);
-        near.filter(move |it| it.collective.is_none() && it.end > begin)
-    }
-}
-
-/// The number of kernels before an interval that may reach into it.
-const NEAR: usize = 64;
-
 impl Kernel {
     fn of(event: Event<'_>, posted: &HashMap<u64, String>) -> Self {
         let is_collective = is_collective(&event);
@@ -252,11 +182,6 @@ impl Kernel {
         let (begin, end) = (event.ts, event.ts + event.dur);
         Self { name: event.name.into_owned(), begin, end, collective }
     }
-}
-
-/// Returns what a kernel of NCCL does: `AllReduce` of `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…)`.
-pub(super) fn short_name(name: &str) -> &str {
-    name.split(['_', '(']).nth(1).unwrap_or(name)
 }
 
 /// Returns the bytes of an element of a type of PyTorch.

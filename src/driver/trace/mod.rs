@@ -6,6 +6,7 @@
 
 mod kineto;
 mod nsys;
+mod ranks;
 mod report;
 mod sqlite;
 
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 
 use hir_plan::timeline::overlap::{intersection, length, union};
 
-pub use kineto::{Call, Kernel, RankTrace, TraceError};
+pub use ranks::{Call, Kernel, RankTrace, TraceError};
 pub use report::{json, lines};
 
 /// Reads a file, which may have several ranks; those without a number have it from `first`.

@@ -7,8 +7,7 @@ use std::{
 };
 
 use super::{
-    Call, Kernel, RankTrace, TraceError,
-    kineto::short_name,
+    ranks::{Call, Kernel, RankTrace, TraceError, short_name},
     sqlite::{Database, Value},
 };
 
