@@ -110,8 +110,6 @@ pub(crate) struct Recorder {
     known: FxHashMap<Form, (usize, Bounds)>,
     made: Vec<(Form, Made)>,
     operands: usize,
-    /// What no condition bounds: finite numbers, or where sums and products are taken for finite, all.
-    any: Option<Bounds>,
     /// By limit of numbers: what has to be below it.
     limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
     /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
@@ -168,7 +166,7 @@ impl Recorder {
     /// Returns the conditions on the inputs, by their names, on which all of these faults are finite, and at most this magnitude as the inputs
     /// are, unless it is below 1; `None` if they are not known.
     pub(crate) fn conditions(
-        &mut self,
+        &self,
         faults: &BTreeSet<Form>,
         inputs: &[String],
         magnitude: f64,
@@ -178,7 +176,8 @@ impl Recorder {
         }
         // By element, the last ones first, which operands precede.
         let mut needs: BTreeMap<usize, Bounds> = BTreeMap::new();
-        let any = *self.any.insert(if magnitude < 1.0 { ANY } else { FINITE });
+        // What no condition bounds: finite numbers, or where sums and products are taken for finite, all.
+        let any = if magnitude < 1.0 { ANY } else { FINITE };
         let mut boxes = vec![any; inputs.len()];
         for fault in faults {
             if let Some((most, limited)) = self.limited.get(fault) {
@@ -188,7 +187,7 @@ impl Recorder {
             self.need(&mut needs, *fault, if magnitude < 1.0 { any } else { within(magnitude) })?;
         }
         while let Some((at, need)) = needs.pop_last() {
-            let (value, made) = &self.made[at];
+            let ((value, made), need) = (&self.made[at], need.meet(any));
             let range = self.known.get(value)?.1;
             if need.meet(range).is_empty() {
                 return None;
@@ -219,7 +218,7 @@ impl Recorder {
         let at = self.known.get(&value)?.0;
         // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
         let need = if self.has_half { need.in_half() } else { need };
-        let all = needs.entry(at).or_insert(self.any.unwrap_or(FINITE));
+        let all = needs.entry(at).or_insert(ANY);
         *all = all.meet(need);
         Some(())
     }
