@@ -2,6 +2,7 @@
 
 use grammar::{Diagnostic, LineIndex, Program, Source, apply_bindings, count_text, has_errors};
 use hir_check::Checks;
+use hir_ir::search::Budget;
 use hir_plan::{
     World, assume_scalars, smallest_world,
     timeline::{
@@ -48,12 +49,8 @@ pub(crate) fn planned_program(text: &str) -> Result<(Source, Program, World), St
 /// instruction counts as a kernel.
 pub(crate) fn estimated(world: &World, program: &Program, lines: &LineIndex) -> Option<Timeline> {
     let estimator = Estimator { lower: passes::lowered, ..Estimator::default() };
-    let (text, mut left) = (Planned { program, lines, limits: &LIMITS }, MAX_ESTIMATED);
-    let mut admits = |count| {
-        left = usize::saturating_sub(left, count);
-        left > 0
-    };
-    estimator.gains(world, Some(text), &mut admits).ok().map(|it| it.0)
+    let (text, mut budget) = (Planned { program, lines, limits: &LIMITS }, Budget::new(MAX_ESTIMATED));
+    estimator.gains(world, Some(text), &mut |it| budget.admits(it)).ok().map(|it| it.0)
 }
 
 fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
@@ -101,7 +98,7 @@ pub(crate) fn check(text: &str) -> Result<Value, String> {
             && let Some(timeline) = estimated(&world, &program, &source.lines)
         {
             overlaps.extend(Overlap::of(&timeline).report(&timeline));
-            overlaps.extend(timeline.what_if.into_values());
+            overlaps.extend(timeline.what_if.values().map(|it| format!("  {it}")));
         }
     }
     Ok(json!({

@@ -66,7 +66,7 @@ pub(crate) fn timeline(text: &str) -> Result<Value, String> {
     let timeline = estimated(&world, &program, &source.lines);
     let timeline = timeline.ok_or("no timeline: the ranks have too many streams")?;
     let mut overlap = Overlap::of(&timeline).report(&timeline);
-    overlap.extend(timeline.what_if.values().cloned());
+    overlap.extend(timeline.what_if.values().map(|it| format!("  {it}")));
     let name = "program.hir";
     let svg = picture(&timeline, name).map_err(|it| it.to_string())?;
     Ok(json!({ "svg": svg, "html": page(&timeline, name, &overlap), "overlap": overlap }))

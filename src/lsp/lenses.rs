@@ -84,7 +84,7 @@ impl LensCommand {
         let timeline = check::estimated(estimator, &world, &program, &snapshot.source, check::MAX_ESTIMATED);
         let (timeline, _) = timeline.ok_or(Refusal::TooManyStreams)?;
         let mut report = Overlap::of(&timeline).report(&timeline);
-        report.extend(timeline.what_if.values().cloned());
+        report.extend(timeline.what_if.values().map(|it| format!("  {it}")));
         let text = report.join("\n") + "\n";
         if let Self::Overlap = self {
             return Ok(Outcome { title: format!("overlap on {ranks}, estimated"), text, html: None });

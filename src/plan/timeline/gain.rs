@@ -45,7 +45,7 @@ impl Gain {
     pub fn what_if(&self, total: f64) -> Option<String> {
         let (line, free, hidden) = (self.line, self.if_free?, self.if_hidden?);
         Some(format!(
-            "  the run of {total:.1} µs takes {free:.1} µs if the {} of line {line} is free, {hidden:.1} µs if it is hidden",
+            "the run of {total:.1} µs takes {free:.1} µs if the {} of line {line} is free, {hidden:.1} µs if it is hidden",
             self.label
         ))
     }
