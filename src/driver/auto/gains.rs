@@ -99,7 +99,7 @@ impl Estimates<'_> {
             CommunicationGain { gain, edit }
         };
         let mut all: Vec<CommunicationGain> = found.into_iter().map(with_edit).collect();
-        all.sort_by(|a, b| a.least(total).total_cmp(&b.least(total)));
+        all.sort_by(|a, b| a.gain.least(total).total_cmp(&b.gain.least(total)));
         Some(Gains { total, all, left_out: if is_edited { trials.left_out() } else { 0 } })
     }
 
@@ -126,13 +126,6 @@ const EDITS: &[(&str, bool)] = &[
     ("select-algorithms{only=@}", true),
     ("schedule-communication{only=@},select-algorithms{only=@}", true),
 ];
-
-impl CommunicationGain {
-    /// Returns the least time of the program that is known with another communication or without this one.
-    fn least(&self, total: f64) -> f64 {
-        self.gain.least(total)
-    }
-}
 
 impl Gains {
     /// Returns, by line, how long the run takes without a communication, and with the best edit for it.
@@ -174,7 +167,7 @@ impl Gains {
             ));
         }
         if let Some(more) = self.all.get(LISTED..).filter(|it| !it.is_empty()) {
-            let best = more.iter().map(|it| self.total - it.least(self.total)).fold(0.0, f64::max);
+            let best = more.iter().map(|it| self.total - it.gain.least(self.total)).fold(0.0, f64::max);
             let count = count_text(more.len(), "more communication");
             lines.push(format!("  {count}: each gains {best:.1} µs at most"));
         }
