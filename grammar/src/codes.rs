@@ -270,6 +270,9 @@ codes! {
     /// A pass says what it did to a statement, or why it left the statement as it is. Passes outside of hir use this code, too.
     /// `--remarks=all` prints these remarks.
     PassRemark = "R0604", Remark;
+    /// `@overlap`, or `fastest`, kept the result of another pipeline than the first one, because it is faster by the estimates of the machine.
+    /// `@overlap{}` overlaps all the same. The remark is always printed; `--remarks=error` treats it as an error.
+    OtherKept = "R0605", Remark;
 
     /// A data race: two statements access the same elements, at least one of them writes, and nothing orders
     /// the two accesses. Neither stream waits for the other, and no communication orders them. The result

@@ -22,12 +22,18 @@ pub struct Catalog {
     pub passes: Vec<&'static Pass>,
     /// The pipelines, whose passes are among them.
     pub pipelines: Vec<Pipeline>,
+    /// What the names of some of these pipelines stand for where no braces follow, by name. With braces, a pipeline is its passes.
+    pub decisions: Vec<(&'static str, &'static str)>,
 }
 
 /// What this package has.
 impl Default for Catalog {
     fn default() -> Self {
-        Self { passes: list::PASSES.iter().collect(), pipelines: list::PIPELINES.to_vec() }
+        Self {
+            passes: list::PASSES.iter().collect(),
+            pipelines: list::PIPELINES.to_vec(),
+            decisions: Vec::new(),
+        }
     }
 }
 
@@ -52,7 +58,7 @@ impl Catalog {
     /// # Errors
     /// An unknown pass, pipeline, option or value, or unbalanced braces. The span lies in `text`.
     pub fn parse(&self, text: &str) -> Result<Vec<PassCall>, Diagnostic> {
-        pipeline::parse(text, &self.passes, &self.pipelines)
+        pipeline::parse(text, &self.passes, &self.pipelines, &self.decisions)
     }
 }
 

@@ -98,6 +98,13 @@ pub struct Pipeline {
     pub passes: &'static str,
 }
 
+impl Pipeline {
+    /// Returns the passes for which the name stands where no braces follow. `decisions` are those of `Catalog`.
+    pub fn without_braces(&self, decisions: &[(&'static str, &'static str)]) -> &'static str {
+        decisions.iter().find(|it| it.0 == self.name).map_or(self.passes, |it| it.1)
+    }
+}
+
 /// The result of a pass: whether it changed the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {

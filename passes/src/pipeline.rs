@@ -3,7 +3,8 @@
 //! An option whose value is a list also takes the following items, up to one that is `name=value` or the name
 //! of an option: `chunk{sizes=2048,2048,1024,axis=T3.0}`.
 //!
-//! The options of a named pipeline are those of its passes: `@overlap{overlap.count=4,assign-streams.count=2}`.
+//! The options of a named pipeline are those of its passes: `@overlap{overlap.count=4,assign-streams.count=2}`. Without braces, the name may
+//! stand for other passes, which decide whether to run the pipeline: `Catalog::decisions`.
 //!
 //! Invariant: the span of every diagnostic lies in the pipeline's text, so that a caret can point into it.
 
@@ -53,6 +54,7 @@ pub(crate) fn parse(
     text: &str,
     passes: &[&'static Pass],
     pipelines: &[Pipeline],
+    decisions: &[(&'static str, &'static str)],
 ) -> Result<Vec<PassCall>, Diagnostic> {
     let mut calls = Vec::new();
     if text.trim().is_empty() {
@@ -87,10 +89,12 @@ pub(crate) fn parse(
                         None => fault,
                     });
                 };
+                let Some(options) = options else {
+                    calls.extend(expand(pipeline.without_braces(decisions), name, passes)?);
+                    continue;
+                };
                 let mut inner = expand(pipeline.passes, name, passes)?;
-                if let Some(options) = options {
-                    named::read_named_options(pipeline, options, &mut inner)?;
-                }
+                named::read_named_options(pipeline, options, &mut inner)?;
                 calls.extend(inner);
             }
             (false, options) => {
@@ -115,7 +119,7 @@ pub(crate) fn parse(
 
 /// Parses the passes for which `name` stands. Their positions are that of the name.
 fn expand(text: &str, name: TextSlice<'_>, passes: &[&'static Pass]) -> Result<Vec<PassCall>, Diagnostic> {
-    let mut calls = parse(text, passes, &[])?;
+    let mut calls = parse(text, passes, &[], &[])?;
     for call in &mut calls {
         call.span = name.span();
         call.arguments.set_call(name.span());

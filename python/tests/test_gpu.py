@@ -33,7 +33,7 @@ def run_ranks(emulator, folder, ranks):
     return printed
 
 
-@pytest.mark.parametrize("passes", ["@lower", "@overlap"])
+@pytest.mark.parametrize("passes", ["@lower", "@overlap{}"])
 def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
     text = (ROOT / "docs/examples/pytorch/mlp.hir").read_text()
     ranks, runs = 2, 8

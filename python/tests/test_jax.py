@@ -32,7 +32,7 @@ def test_a_recorded_lowering(tmp_path: Path) -> None:
     assert [it.name for it in program.inputs] == ["T0", "T1", "T2"]
     x, a, b = (np.arange(4 * n, dtype=np.float32).reshape(n, 4) - n for n in (8, 4, 4))
     want = np.maximum(x @ a, 0) @ b
-    for it in (program, program.run_passes("@overlap"), hir.read(saved)):
+    for it in (program, program.run_passes("@overlap{}"), hir.read(saved)):
         results = it.simulate({"T0": x, "T1": a, "T2": b})
         np.testing.assert_allclose(next(iter(results.values())), want)
 

@@ -51,17 +51,17 @@ def test_a_tensor_parallel_model_is_one_program(tmp_path):
     # The example has no weights: parallelize_module distributes them by a collective, which does nothing here.
     up, down = (it.weight.detach().numpy() for it in (model.up, model.down))
     inputs = [[x.numpy(), None, up[4 * r : 4 * r + 4], None, down[:, 4 * r : 4 * r + 4], None] for r in range(2)]
-    for outputs in program.run(inputs, "@overlap"):
+    for outputs in program.run(inputs, "@overlap{}"):
         np.testing.assert_allclose(outputs[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_transformer_block_is_overlapped_and_gives_the_result_of_the_whole_block():
     program = hir.torch.capture_ranks(torch_programs.sequence_parallel, 2)
-    overlapped = program.lowered("@overlap").short
+    overlapped = program.lowered("@overlap{}").short
     assert "Allgather" not in overlapped and "ReduceScatter" not in overlapped
-    program.check("@overlap").raise_if_found()
+    program.check("@overlap{}").raise_if_found()
     expected = torch_programs.block()(torch_programs.block_input()).detach().chunk(2, 1)
-    for passes in (None, "@lower", "@overlap"):
+    for passes in (None, "@lower", "@overlap{}"):
         for outputs, reference in zip(program.run(passes=passes), expected, strict=True):
             np.testing.assert_allclose(outputs[0], reference.numpy(), rtol=1e-5, atol=2e-6)
 
@@ -69,7 +69,7 @@ def test_a_transformer_block_is_overlapped_and_gives_the_result_of_the_whole_blo
 def test_gradients_of_a_transformer_block_are_captured_and_checked():
     program = hir.torch.capture_ranks(torch_programs.sequence_parallel, 2, direction="backward")
     assert not program.opaque and program.note is None
-    for passes in ("@lower", "@overlap"):
+    for passes in ("@lower", "@overlap{}"):
         program.check(passes).raise_if_found()
     lowered = program.lowered("@lower").short
     # Each all-gather of the forward graph has a reduce-scatter here, and each reduce-scatter an all-gather.

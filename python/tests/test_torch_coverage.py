@@ -217,7 +217,7 @@ def test_a_condition_that_all_ranks_decide_alike_is_a_branch():
     program = capture(alike, torch.ones(3))
     program.check().raise_if_found()
     assert not program.opaque and not program.not_checked and program.note is None
-    assert [float(result[0]) for [result] in program.run(passes="@overlap")] == [2.0, 2.0]
+    assert [float(result[0]) for [result] in program.run(passes="@overlap{}")] == [2.0, 2.0]
 
     def groups(rank):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -284,8 +284,8 @@ def test_a_replicated_tensor_becomes_a_sharded_one_and_is_overlapped(shape, befo
     build, expected = resharded(shape, before, after)
     program = hir.torch.capture_ranks(build, int(np.prod(shape)))
     assert program.note is None and not program.opaque
-    assert "Allgather" not in program.lowered("@overlap").short
-    for passes in (None, "@lower", "@overlap"):
+    assert "Allgather" not in program.lowered("@overlap{}").short
+    for passes in (None, "@lower", "@overlap{}"):
         for rank, [result, *_] in enumerate(program.run(passes=passes)):
             np.testing.assert_allclose(result, expected(rank).numpy(), rtol=1e-5, atol=1e-5)
 
@@ -388,7 +388,7 @@ def test_operands_and_parts_of_each_rank():
     program = capture(step, X[:4])
     assert program.note is None
     rows = torch.cat([X[:4], X[:4]]) @ W
-    for rank, results in enumerate(program.run(passes="@overlap")):
+    for rank, results in enumerate(program.run(passes="@overlap{}")):
         np.testing.assert_allclose(results[0], rows[7 - rank].numpy() + 1, rtol=1e-5)
         np.testing.assert_allclose(results[1], rows[[rank, 2 * rank]].numpy(), rtol=1e-5)
 

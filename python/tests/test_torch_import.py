@@ -55,7 +55,7 @@ def largest_difference(program: hir.torch.TorchProgram, case: str, passes: str |
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("passes", [None, "@lower", "@overlap"])
+@pytest.mark.parametrize("passes", [None, "@lower", "@overlap{}"])
 def test_results_are_those_of_pytorch(case, passes):
     program = hir.torch.from_graphs(graphs(case))
     assert not program.opaque
@@ -69,13 +69,13 @@ def test_results_of_statements_of_each_rank(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("passes", ["@lower", "@overlap"])
+@pytest.mark.parametrize("passes", ["@lower", "@overlap{}"])
 def test_programs_have_no_faults(case, passes):
     hir.torch.from_graphs(graphs(case)).check(passes).raise_if_found()
 
 
 def test_all_reduce_of_a_linear_layer_is_overlapped():
-    overlapped = hir.torch.from_graphs(graphs("tp-mlp-forward")).lowered("@overlap").short
+    overlapped = hir.torch.from_graphs(graphs("tp-mlp-forward")).lowered("@overlap{}").short
     assert "FOR" in overlapped and "Allreduce" in overlapped
 
 
@@ -83,7 +83,7 @@ def test_collectives_of_a_sequence_parallel_mlp_are_overlapped():
     # PyTorch gathers and scatters the second axis with `split` and `cat`, and merges it with the first one for its products.
     program = hir.torch.from_graphs(graphs("sp-mlp-forward"))
     assert "slice" not in program.text and "cat(" not in program.text
-    overlapped = program.lowered("@overlap").short
+    overlapped = program.lowered("@overlap{}").short
     assert overlapped.count("matmul(") == 2
     assert "Allgather" not in overlapped and "ReduceScatter" not in overlapped
     assert "Allgather" in program.lowered("@lower").short
@@ -107,11 +107,11 @@ def test_the_all_reduce_of_a_viewed_product_is_overlapped():
         return Graph("linear", rank, 2, tuple(nodes), {"0": (0, 1)})
 
     program = hir.torch.from_graphs([graph(0), graph(1)])
-    assert "FOR" in program.lowered("@overlap").short
+    assert "FOR" in program.lowered("@overlap{}").short
     random = np.random.default_rng(0)
     inputs = [[random.integers(-4, 4, shape).astype(np.float32) for shape in ((2, 4, 3), (3, 5))] for _ in range(2)]
     expected = sum(x @ w for x, w in inputs)
-    for [result] in program.run(inputs, "@overlap"):
+    for [result] in program.run(inputs, "@overlap{}"):
         np.testing.assert_array_equal(result, expected)
 
 
@@ -400,7 +400,7 @@ def test_collectives_of_a_mesh_give_the_same_as_communications_of_each_rank(targ
     program = hir.torch.from_graphs(all_graphs)
     # These two have no form for several dimensions of a mesh.
     assert (program.note is not None) == (groups == "all" and target in ("all_to_all_single", "broadcast"))
-    for passes in (None, "@lower", "@overlap"):
+    for passes in (None, "@lower", "@overlap{}"):
         for ours, theirs in zip(program.run(inputs, passes), expected):
             for a, b in zip(ours, theirs):
                 np.testing.assert_array_equal(a, b)

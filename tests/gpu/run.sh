@@ -263,15 +263,15 @@ programs_of() {
     case $1 in
     @default | @normal-form) echo allgather allreduce reduce-scatter ;;
     @lower) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
-    @auto | @overlap) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
+    @auto | @overlap{}) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
     @overlap-pipeline-stages) echo pipeline-stages ;;
     @overlap-allgather-linear*) echo allgather-linear ;;
     @overlap-linear-allreduce*) echo linear-allreduce ;;
     @overlap-matmul-reduce-scatter*) echo matmul-reduce-scatter ;;
     esac
 }
-# @one-rank makes the program of one rank, which the others do not run.
-pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' ' | grep -v '^@one-rank$'; }
+# @one-rank makes the program of one rank, which the others do not run. Without braces, @overlap may stand for @lower.
+pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' ' | grep -v '^@one-rank$' | sed 's/^@overlap$/&{}/'; }
 # Prints flags for the symbols that a pipeline leaves unbound.
 symbols() {
     if grep -q numberOfStreams <("$opt" "$1" --passes "$2" 2>/dev/null); then echo --set numberOfStreams=3; fi
@@ -400,16 +400,16 @@ run_launch() {
 
 # Measures two pipelines in turns, and then applies the fastest one. Arguments: ranks, program, its name.
 tune_passes() {
-    local count=$1 file=$2 name=$3 label='--tune-passes @lower|@overlap' applied='--tuning, without --passes' mode status table
+    local count=$1 file=$2 name=$3 label='--tune-passes @lower|@overlap{}' applied='--tuning, without --passes' mode status table
     local -a sets flags
-    read -ra sets < <(symbols "$file" @overlap)
+    read -ra sets < <(symbols "$file" @overlap{})
     for mode in "${modes[@]}"; do
         table=$work/pipelines-$mode.json
         flags=("$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 -T "$patience")
         flags+=(${flag_of[$mode]:-})
         rm -f "$table"
         if chosen "$count" "$mode" "$name" "$label"; then
-            launch "$count" "${flags[@]}" --tune-passes '@lower|@overlap' --tune "$table"
+            launch "$count" "${flags[@]}" --tune-passes '@lower|@overlap{}' --tune "$table"
             status=$?
             if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines is '; then
                 pass "$count" "$mode" "$name" "$label"
@@ -437,7 +437,7 @@ run_tuning() {
         enough "$count" || continue
         for kind in allgather-linear linear-allreduce matmul-reduce-scatter; do
             file=$(make "$kind" "$count") name=$kind-$count.hir
-            for pipeline in @lower @overlap; do
+            for pipeline in @lower @overlap{}; do
                 read -ra sets < <(symbols "$file" "$pipeline")
                 flags=("$file" --passes "$pipeline" "${sets[@]}")
                 queue "$count" eager "$name" "$pipeline --tune" "issued command by command" "${flags[@]}" --step-by-step --tune "$work/table-$count.json"

@@ -137,7 +137,7 @@ fn lowers() -> Result<(), Failed> {
     let original = fs::read_to_string(Path::new(ROOT).join("docs/examples/mlp-tensor-parallel.hir"))?;
     let lowered = server.call("lower", json!({ "program": original }))?;
     expect_text(&lowered, &["total: "])?;
-    let overlapped = server.call("opt", json!({ "program": original, "passes": "@overlap" }))?;
+    let overlapped = server.call("opt", json!({ "program": original, "passes": "@overlap{}" }))?;
     for program in [&lowered, &overlapped] {
         let program = &program["structuredContent"]["program"];
         let certified = server.call("certify", json!({ "original": original, "program": program }))?;

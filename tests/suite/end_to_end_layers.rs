@@ -27,7 +27,7 @@ const LAYERS: [Layer; 14] = [
         sizes: |d| vec![7 * d, 11, 13],
         pipelines: &[
             "@lower",
-            "@overlap --set numberOfStreams=2",
+            "@overlap{} --set numberOfStreams=2",
             "@overlap-allgather-linear --set numberOfStreams=3",
             "@overlap-allgather-linear-put --set numberOfStreams=2",
             "@overlap-allgather-linear-broadcast --set numberOfStreams=1",
@@ -37,14 +37,14 @@ const LAYERS: [Layer; 14] = [
     Layer {
         kind: "linear-allreduce",
         sizes: |d| vec![15, 7, 3 * d, 3],
-        pipelines: &["@lower", "@overlap --set numberOfStreams=3", "@overlap-linear-allreduce"],
+        pipelines: &["@lower", "@overlap{} --set numberOfStreams=3", "@overlap-linear-allreduce"],
     },
     Layer {
         kind: "matmul-reduce-scatter",
         sizes: |d| vec![5 * d, 9, 3 * d],
         pipelines: &[
             "@lower",
-            "@overlap --set numberOfStreams=3",
+            "@overlap{} --set numberOfStreams=3",
             "@overlap-matmul-reduce-scatter --set numberOfStreams=2",
         ],
     },
@@ -61,13 +61,13 @@ const LAYERS: [Layer; 14] = [
     Layer {
         kind: "mlp",
         sizes: |d| vec![5 * d, 9, 3 * d],
-        pipelines: &["@lower", "@overlap --set numberOfStreams=2"],
+        pipelines: &["@lower", "@overlap{} --set numberOfStreams=2"],
     },
     // The sequences are chunks for attention only if the number of ranks divides them.
     Layer {
         kind: "block",
         sizes: |d| vec![6 * d, 6 * d, 5 * d, 2 * d, if d == 5 { 3 } else { d }],
-        pipelines: &["@lower,select-algorithms", "@overlap --set numberOfStreams=2"],
+        pipelines: &["@lower,select-algorithms", "@overlap{} --set numberOfStreams=2"],
     },
     Layer { kind: "matmul", sizes: |_| vec![7, 11, 13, 3], pipelines: &["@lower"] },
     Layer { kind: "local-mlp", sizes: |_| vec![7, 11, 13], pipelines: &["@lower"] },

@@ -10,7 +10,7 @@ use super::{ROOT, files, shown};
 use crate::timeout::RunWithTimeout;
 
 /// Passes that run before a program does.
-const PIPELINES: [Option<&str>; 3] = [None, Some("@lower"), Some("@overlap")];
+const PIPELINES: [Option<&str>; 3] = [None, Some("@lower"), Some("@overlap{}")];
 /// Minimum number of programs. More of them are lost only by mistake.
 const PROGRAMS: usize = 18;
 

@@ -29,7 +29,7 @@ use crate::{pipelines::lowered, rng::Rng, timeout::RunWithTimeout};
 /// Programs, and the pipelines that lower them.
 pub const LOWERED: &[(&str, &str)] = &[
     ("tests/cases/overlap/ring.hir", "canonicalize"),
-    ("tests/cases/overlap/sequence-parallel-mlp.hir", "@overlap"),
+    ("tests/cases/overlap/sequence-parallel-mlp.hir", "@overlap{}"),
     ("tests/cases/overlap/allocate-before.hir", "@overlap-linear-allreduce-copy"),
     ("tests/cases/overlap/allocate-before.hir", "@lower,select-algorithms"),
     ("tests/cases/overlap/column-parallel.hir", "@overlap-allgather-linear"),

@@ -122,6 +122,9 @@ try {
   await line(9);
   await command("hir: Show the Program After Passes");
   await until(() => document.querySelector(".quick-input-widget input")?.value === "@overlap");
+  // The program has a few rows: without braces, `@overlap` leaves it whole.
+  await page.keyboard.press("End");
+  await page.keyboard.type("{}");
   await page.keyboard.press("Enter");
   await text("FOR streamIdx in", 1);
   await line(7);

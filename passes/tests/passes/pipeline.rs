@@ -15,7 +15,7 @@ const fn option(name: &'static str, kind: OptionKind, default: Option<&'static s
 }
 
 fn catalog() -> Catalog {
-    Catalog { passes: LIST.iter().collect(), pipelines: NAMED.to_vec() }
+    Catalog { passes: LIST.iter().collect(), pipelines: NAMED.to_vec(), decisions: vec![("@lists", "fuse")] }
 }
 
 static LIST: &[Pass] = &[

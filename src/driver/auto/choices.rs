@@ -118,7 +118,12 @@ pub(super) struct Choices {
     /// Whether the iterations of each loop run on several streams in turn: small products then run beside each other. If not, loops whose
     /// communications get a stream of their own compute on one stream.
     pub in_turn: bool,
+    /// A pipeline that is taken as it is, instead of all these. The budget does not count it.
+    pub pipeline: Option<&'static str>,
 }
+
+/// The pipelines that are ways of their own. No way that splits nothing is taken if the first one is faster.
+pub(super) const PIPELINES: [&str; 2] = ["@lower", "@overlap{}"];
 
 impl Choices {
     /// Returns what is chosen for a communication; `None` without algorithms.
@@ -153,6 +158,9 @@ impl Choices {
 
     /// Returns the passes; `per_host` is the number of ranks on each host, and `device` has the rules of algorithms.
     pub fn passes(&self, per_host: usize, device: &str) -> String {
+        if let Some(it) = self.pipeline {
+            return it.to_owned();
+        }
         let names: Vec<&str> = self.of_tensors.iter().map(|it| it.0.as_str()).collect();
         let except = if names.is_empty() { String::new() } else { format!("except={}", names.join(";")) };
         let mut overlap = String::new();

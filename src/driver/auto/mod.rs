@@ -10,6 +10,7 @@
 //! | all-reduce | whole; 2 or 4 chunks on streams in turn; 2, 4 or 8 chunks, or those of 8, 5, 2 and 1 sixteenths, with all products on one stream |
 //! | transfer to another mesh | whole; 4 chunks |
 //! | all that are left | the algorithms of `select-algorithms`; those and copy engines for all-reduces above 8 MiB; NCCL |
+//! | all | the pipelines `@lower` and `@overlap` as they are |
 //!
 //! With a file of several hosts, NCCL by `hierarchical-collectives` is a further choice, and ways in which a rank accesses the memory of
 //! another host are left out: only NCCL sends data between hosts.
@@ -20,8 +21,9 @@
 //! splits into more pieces only if this gains more than the typical error of an estimate (the median of the machine's file, at least 1%).
 //! Of ways with as many pieces whose estimates differ by less than 1%, it takes the first one. Then it tries all choices for each
 //! communication alone, in the order of the program, with what is chosen for the others, twice. It takes one that gains more than
-//! that error divided by the number of communications; if it does not split more, more than 1% divided by this number. The result does not
-//! depend on anything but the program, the options and the file of the machine.
+//! that error divided by the number of communications; if it does not split more, more than 1% divided by this number. At last, it takes
+//! `@lower` if that is faster, and `@overlap{}` if that gains more than the error. The result does not depend on anything but the program,
+//! the options and the file of the machine.
 //!
 //! A remark states the passes to write instead of `@auto`. Its notes state, for each communication, the best three choices with the estimated
 //! times of the whole program; for each of them, the other choices are the best ones at the time of the trial.
@@ -32,6 +34,7 @@ mod choices;
 mod communications;
 mod each;
 pub mod edits;
+mod fastest;
 pub mod gains;
 pub mod machine;
 
@@ -48,7 +51,7 @@ use hir_plan::{World, timeline::shipped};
 use passes::{Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks};
 use rustc_hash::FxHashMap;
 
-use choices::{Choice, Choices, Strategy, combinations};
+use choices::{Choice, Choices, PIPELINES, Strategy, combinations};
 use communications::{Communication, communications, rewrite};
 use each::{Tried, improved};
 use machine::{MachineFlag, estimate_on};
@@ -81,15 +84,16 @@ pub fn add_passes(passes: Vec<&'static Pass>) {
 /// All passes and pipelines: those of the package `passes`, these, and those of the tool that this process is.
 pub fn catalog() -> Catalog {
     let mut all = Catalog::default();
-    all.passes.push(&PASS);
+    all.passes.extend([&PASS, &fastest::PASS]);
     all.passes.extend(FURTHER.get().into_iter().flatten());
     all.pipelines.push(PIPELINE);
+    all.decisions.push(fastest::OVERLAP);
     all
 }
 
-/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`, and each `select-algorithms` use the rules
-/// for `gpu`, which returns the name of the GPU of this process; without it, for that of the machine. Returns false if there is a machine, but no
-/// such pass.
+/// Makes each `auto` and `fastest` whose option has the default value estimate with the machine of `--machine`, and each
+/// `select-algorithms` use the rules for `gpu`, which returns the name of the GPU of this process; without it, for that of the machine.
+/// Returns false if there is a machine, but no such pass.
 pub fn use_machine(
     calls: &mut [PassCall],
     machine: Option<&MachineFlag>,
@@ -105,7 +109,7 @@ pub fn use_machine(
     let mut is_used = machine.is_none();
     for PassCall { pass, arguments, .. } in calls {
         let (option, default, value) = match pass.name {
-            "auto" => ("machine", shipped::DEFAULT, machine.map(|it| it.name.as_str())),
+            "auto" | "fastest" => ("machine", shipped::DEFAULT, machine.map(|it| it.name.as_str())),
             "select-algorithms" => ("table", DEFAULT_RULES, gpu.as_deref()),
             _ => continue,
         };
@@ -330,7 +334,7 @@ fn candidates(
     // What was estimated, by the text of the lowered program: its number, and its time.
     let mut known: FxHashMap<String, (usize, f64)> = FxHashMap::default();
     let mut estimate = |choices: Choices| {
-        if !budget.admits(1) {
+        if choices.pipeline.is_none() && !budget.admits(1) {
             return None;
         }
         let passes = choices.passes(per_host, rules);
@@ -367,6 +371,14 @@ fn candidates(
         if better.choices != best.choices {
             candidates.insert(0, better);
         }
+    }
+    for (pipeline, gain) in PIPELINES.into_iter().zip([0.0, error]) {
+        let found = estimate(Choices { pipeline: Some(pipeline), ..Choices::default() });
+        let Some((it, false)) = found else { continue };
+        let is_taken = candidates.first().is_none_or(|taken| it.time < taken.time * (1.0 - gain));
+        let of_time = candidates.iter().skip(1).position(|other| it.time < other.time);
+        let at = if is_taken { 0 } else { of_time.map_or(candidates.len(), |it| it + 1) };
+        candidates.insert(at, it);
     }
     Ok(Found { candidates, tried_for, budget, unreachable, error, machine: machine.name })
 }

@@ -89,7 +89,7 @@ pub const RUNS: [usize; 2] = [15, 5];
 const SUSTAINED_RUNS: [usize; 2] = [50, 250];
 /// The passes with which layers run.
 pub const PIPELINES: [&str; 4] =
-    ["@lower", "@lower,select-algorithms", "@overlap", "@overlap,select-algorithms"];
+    ["@lower", "@lower,select-algorithms", "@overlap{}", "@overlap{},select-algorithms"];
 /// Bytes of an element.
 const ELEMENT: usize = 2;
 /// The smallest call, in elements.

@@ -12,13 +12,16 @@ use crate::auto;
 pub fn passes() -> String {
     let all = auto::catalog();
     let mut out = String::from("passes:\n");
-    for pass in all.passes {
+    for pass in &all.passes {
         let _ = writeln!(out, "  {:<20} {}", pass.name, pass.description);
         pass.options.iter().for_each(|option| option_line(&mut out, option));
     }
     out.push_str("pipelines:\n");
-    for pipeline in all.pipelines {
-        let _ = writeln!(out, "  {:<20} {}: {}", pipeline.name, pipeline.description, pipeline.passes);
+    for it in &all.pipelines {
+        let passes = it.without_braces(&all.decisions);
+        let without_braces =
+            if passes == it.passes { String::new() } else { format!("; without braces, `{passes}`") };
+        let _ = writeln!(out, "  {:<20} {}{without_braces}: {}", it.name, it.description, it.passes);
     }
     out
 }

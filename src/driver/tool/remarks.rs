@@ -43,7 +43,7 @@ impl RemarkFlags {
     ) -> impl Iterator<Item = &'r Diagnostic> {
         let chooses = calls.iter().any(|it| it.pass.name == auto::PASS.name);
         remarks.iter().filter(move |it| match self.remarks {
-            None => chooses && it.code == Code::PassRemark,
+            None => it.code == Code::OtherKept || chooses && it.code == Code::PassRemark,
             Some(RemarkLevel::All) => true,
             Some(RemarkLevel::Missed | RemarkLevel::Error) => it.code != Code::Overlapped,
         })
@@ -52,8 +52,14 @@ impl RemarkFlags {
     /// Returns an error message if the remarks make the run fail.
     pub fn failure_message(self, remarks: &[Diagnostic]) -> Option<String> {
         let missed = remarks.iter().filter(|it| it.code == Code::MissedOverlap).count();
-        (self.remarks == Some(RemarkLevel::Error) && missed > 0)
-            .then(|| format!("{missed} communications do not overlap (`--remarks=error`)"))
+        let kept = remarks.iter().any(|it| it.code == Code::OtherKept);
+        let message = match missed {
+            0 if kept => "the program without overlap is kept".to_owned(),
+            0 => return None,
+            1 => "1 communication does not overlap".to_owned(),
+            _ => format!("{missed} communications do not overlap"),
+        };
+        (self.remarks == Some(RemarkLevel::Error)).then(|| format!("{message} (`--remarks=error`)"))
     }
 
     /// Returns the value of the flag, if it is given.

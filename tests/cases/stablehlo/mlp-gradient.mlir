@@ -1,6 +1,6 @@
 // RUN: hir-opt %s --passes @lower --print=short
 // RUN: hir-run %s --passes @lower --expect=unsharded --inputs random
-// RUN: hir-run %s --passes @overlap --expect=unsharded --inputs random
+// RUN: hir-run %s --passes @overlap{} --expect=unsharded --inputs random
 // As JAX lowers it: each gradient of a weight is a transposed product, and the gradient of a constraint makes a sum whole that is sharded.
 module @jit_mlp_grad attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
   sdy.mesh @mesh = <["x"=2]> {stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}]}}
