@@ -190,7 +190,11 @@ def test_scripts_that_start_ranks_and_scripts_without_calls(job, tmp_path):
     assert code == 1 and "run it with --ranks 2" in text, text
     script.write_text("")
     code, text = job(script, "--ranks", 2)
-    assert code == 0 and text.splitlines()[-1].startswith("[UNDECIDED] "), text
+    assert code == 8 and text.splitlines()[-1].startswith("[UNDECIDED] "), text
+    # Public examples end at once if they find no GPU.
+    assert "--cuda" in text.splitlines()[-2], text
+    code, text = job(script, "--ranks", 2, "--cuda")
+    assert code == 8 and "# help" not in text, text
 
 
 def test_the_script_gets_its_own_options(job, tmp_path):

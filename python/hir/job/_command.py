@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     if options.folder:
         options.folder.mkdir(parents=True, exist_ok=True)
     outcome = start_ranks(options.ranks, options.timeout, lambda it: _run_script(it, options, rest))
-    leave(judge(outcome, options.folder))
+    leave(judge(outcome, options.folder, options.cuda))
 
 
 def _run_script(start: Start, options: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -14,14 +14,16 @@ from ._explain import crossed_text, cycle_text, ended_text, failure_text, first_
 from ._supervise import Outcome, Use
 
 #: The codes of exit, those of the other tools of hir.
-ERROR, HANG, RACE = 1, 4, 7
+ERROR, HANG, RACE, UNDECIDED = 1, 4, 7, 8
+
+STAND_IN = "# help: `hir job --cuda` runs a script for GPUs on the CPU"
 
 #: The findings of ``hir hang`` that name a fault of the script.
 FAULTS = ("E0801", "E0802", "E0803", "E0804", "E0805")
 
 
-def judge(outcome: Outcome, folder: Path | None) -> int:
-    """Prints the result, and returns the exit code. Keeps the records in a folder, if it is given."""
+def judge(outcome: Outcome, folder: Path | None, cuda: bool) -> int:
+    """Prints the result, and returns the exit code. Keeps the records in a folder, if it is given. ``cuda`` is that of the command."""
     calls, ranks = sum(len(it) for it in outcome.matching.posts.values()), len(outcome.states)
     is_over = not outcome.stopped and not outcome.matching.unfit
     report = None
@@ -50,14 +52,16 @@ def judge(outcome: Outcome, folder: Path | None) -> int:
     if uses:
         return _failed(uses[0].partition("Error: ")[2], RACE)
     if failed:
-        if any(it in state.error for _, state in failed for it in ("NVIDIA", "CUDA", "cuda")):
-            print("# help: `hir job --cuda` runs a script for GPUs on the CPU")
+        if not cuda and any(it in state.error for _, state in failed for it in ("NVIDIA", "CUDA", "cuda")):
+            print(STAND_IN)
         return _failed(failure_text(failed), ERROR)
     if outcome.stopped:
         return _failed(stop_text(outcome), HANG)
     if not calls:
+        if not cuda:
+            print(STAND_IN)
         print("[UNDECIDED] no rank called torch.distributed: nothing was checked")
-        return 0
+        return UNDECIDED
     print(f"[SUCCESS] no fault in {calls} calls of {ranks} ranks: {_checked(outcome)}")
     return 0
 
