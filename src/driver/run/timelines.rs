@@ -169,6 +169,7 @@ fn check_size(plans: &[Plan]) -> Result<()> {
     }
 }
 
-fn too_many_streams(_: OrderError) -> JobFailure {
+/// Returns the failure of a world that has too many streams for a timeline.
+pub fn too_many_streams(_: OrderError) -> JobFailure {
     JobFailure::Usage("no timeline: the ranks have too many streams; reduce `--ranks`".to_owned())
 }
