@@ -165,6 +165,13 @@ try {
   await until(() => document.querySelectorAll("#lowered pre").length === 2);
   assert.match(await words("#lowered"), /before.*linear.*after.*Communication/s);
   assert.equal(await page.$$eval("#lowered pre", all => all.every(it => it.getBoundingClientRect().right <= innerWidth)), true, "both sides are visible");
+  await page.click("#certify");
+  await until(() => document.querySelector("#certified").textContent.match("certified: both compute the same"));
+  await page.$eval("#other", it => { it.value = it.value.replace("Allgather", "Allgether"); });
+  await page.click("#certify");
+  await until(() => document.querySelector("#certified").textContent.match("the second text: the text has errors"));
+  await page.$eval("#list", it => { it.value = "schedule-communication"; it.oninput(); });
+  assert.match(await words("#options"), /posts=.*waits=/s);
   await look("passes");
   await page.click("#take");
   await verdict("4 ranks: no race");
