@@ -81,6 +81,19 @@ const timelinePage = async (ranks, words) => {
   assert.match(await own.$eval(".key", it => it.textContent), /compute.*communication.*wait/);
   assert.ok(before.some(it => /^(stream \d|NCCL)/.test(it)) && (await own.$$("#picture .c:not(:empty)")).length, "streams say what they carry");
   if (pictures) await own.screenshot({ path: join(pictures, `playground-timeline-page-${ranks}.png`) });
+  // A click on a communication keeps what hiding it gains, while the pointer is over other bars; a click on the picture ends it.
+  const about = () => own.$eval("#about", it => it.textContent), bar = async (kind, at) => {
+    const all = await own.$$eval("#picture rect." + kind, all => all.map(it => it.getBoundingClientRect()).map(it => [it.x + it.width / 2, it.y + it.height / 2]));
+    return all.at(at);
+  };
+  await own.mouse.click(...await bar("communication", 0));
+  const gain = await about();
+  assert.match(gain, /the run of .* takes .* if the .* is free, .* if it is hidden/);
+  await own.mouse.move(...await bar("compute", -1));
+  assert.equal(await about(), gain);
+  await own.mouse.click(...await bar("communication", 0));
+  await own.mouse.move(...await bar("compute", -1));
+  assert.notEqual(await about(), gain);
   await own.type("#search", words);
   assert.match(await own.$eval("#found", it => it.textContent), /^[1-9]\d* found$/);
   const bars = () => own.$$eval("#picture rect", all => all.length);
@@ -152,6 +165,13 @@ try {
   await until(() => document.querySelectorAll("#lowered pre").length === 2);
   assert.match(await words("#lowered"), /before.*linear.*after.*Communication/s);
   assert.equal(await page.$$eval("#lowered pre", all => all.every(it => it.getBoundingClientRect().right <= innerWidth)), true, "both sides are visible");
+  await page.click("#certify");
+  await until(() => document.querySelector("#certified").textContent.match("certified: both compute the same"));
+  await page.$eval("#other", it => { it.value = it.value.replace("Allgather", "Allgether"); });
+  await page.click("#certify");
+  await until(() => document.querySelector("#certified").textContent.match("the second text: the text has errors"));
+  await page.$eval("#list", it => { it.value = "schedule-communication"; it.oninput(); });
+  assert.match(await words("#options"), /posts=.*waits=/s);
   await look("passes");
   await page.click("#take");
   await verdict("4 ranks: no race");

@@ -66,9 +66,13 @@ struct Kind {
 }
 
 /// Returns what errors of one kind have in common. The help for a name that a statement determines is a line to paste, a
-/// different one for each name, so these errors are not alike.
+/// different one for each name, and that for a syntax error is for its line, so these errors are not alike.
 fn kind(it: &Diagnostic) -> (Code, String) {
-    let help = it.help.as_ref().filter(|help| it.code == Code::UnknownTensor && help.contains(": `%tensor"));
+    let is_own = |help: &&Box<str>| match it.code {
+        Code::UnknownTensor => help.contains(": `%tensor"),
+        it => matches!(it, Code::Syntax | Code::BadToken),
+    };
+    let help = it.help.as_ref().filter(is_own);
     (it.code, shape(&it.message) + help.map_or("", |it| it))
 }
 

@@ -81,6 +81,16 @@ macro_rules! codes {
             pub const fn example(self) -> &'static str {
                 match self { $(Code::$code => include_str!(concat!("examples/", $text, ".txt")),)* }
             }
+
+            /// Returns the paragraph, with the example and its edit.
+            pub fn explained(self) -> String {
+                let lines: Vec<&str> = self.explanation().lines().map(str::trim).collect();
+                let example = match self.example() {
+                    "" => String::new(),
+                    it => format!("\nExample; the edit replaces the lines behind `-` by those behind `+`:\n\n{it}"),
+                };
+                format!("{}: {}\n{example}", self.text(), lines.join(" ").trim())
+            }
         }
     };
 }

@@ -44,6 +44,7 @@ pub mod parse;
 pub mod scan;
 pub mod tensor;
 
+mod advice;
 mod alike;
 mod canonical;
 mod constant_bytes;

@@ -8,6 +8,7 @@ use lalrpop_util::{ErrorRecovery, ParseError};
 use rustc_hash::FxHashSet;
 
 use crate::{
+    advice,
     ast::{Container, Expr, File},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
@@ -95,6 +96,7 @@ pub(crate) fn parse_container<'s>(
     }
     diagnostics.append(&mut found);
     keep_first_from(follows_from, diagnostics);
+    advise(token_text, diagnostics);
     res.is_ok()
 }
 
@@ -109,6 +111,26 @@ fn keep_first_of_each_line(source: Source<'_>, errors: &mut Vec<Diagnostic>) {
         }
         is_first
     });
+}
+
+/// Adds what to write to the first error of each line that is Python.
+fn advise(source: Source<'_>, diagnostics: &mut [Diagnostic]) {
+    diagnostics.sort_by_key(|it| it.span().start);
+    let mut end = None;
+    for it in diagnostics.iter_mut().filter(|it| matches!(it.code, Code::Syntax | Code::BadToken)) {
+        let start = it.span().start;
+        if it.help.is_some()
+            || !it.fixes.is_empty()
+            || start < source.base
+            || end.is_some_and(|end| start <= end)
+        {
+            continue;
+        }
+        let line = line_around(source, start);
+        end = Some(line.end);
+        let text = Span { start: line.start - source.base, end: line.end - source.base }.text(source.text);
+        it.help = advice::of_line(text).map(Into::into);
+    }
 }
 
 /// Drops the errors about missing commas behind the first other error of a line: what the brackets behind it mean is unknown.

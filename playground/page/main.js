@@ -182,12 +182,36 @@ async function lower() {
   const found = await engine.ask({ op: "lower", text: program, passes: at("list").value });
   if (own !== version) return;
   at("take").hidden = !found.text;
+  at("other").value = found.text ?? "";
+  at("certified").replaceChildren();
   at("take").onclick = () => replaceAll(found.text);
   at("lowered").replaceChildren(...(found.text
     ? [make("div", { class: "sides" }, make("div", {}, "before", make("pre", {}, before.short)), make("div", {}, "after", make("pre", {}, found.short)))]
     : [make("p", {}, found.error ?? found.reason), ...(found.diagnostics ?? []).map(it => finding(it))]));
 }
 at("lower").onclick = lower;
+
+/** Shows the options of the passes of the list. */
+let known = [];
+function showOptions() {
+  const names = at("list").value.replace(/\{[^}]*\}/g, "").split(",").map(it => it.trim());
+  const option = it => make("li", {}, make("code", {}, `${it.name}=${it.default ?? "…"}`), ` ${it.kind}${it.about && ": " + it.about}`);
+  const ofPass = it => make("li", {}, make("code", {}, `${it.name}{option=value}`), make("ul", {}, ...it.options.map(option)));
+  at("options").replaceChildren(...known.filter(it => names.includes(it.name) && it.options.length).map(ofPass));
+}
+at("list").oninput = showOptions;
+
+async function certify() {
+  const own = version;
+  at("certified").replaceChildren("certifying…");
+  const seed = [...crypto.getRandomValues(new Uint32Array(2))];
+  const found = await engine.ask({ op: "certify", text: text(), program: at("other").value, seed });
+  if (own !== version) return;
+  at("certified").replaceChildren(...(found.error ? [make("p", {}, found.error)]
+    : found.lines ? [make("p", {}, make("b", {}, "certified: both compute the same")), ...found.lines.map(it => make("p", {}, it))]
+      : found.diagnostics.map(it => finding(it, found.is_of_original))));
+}
+at("certify").onclick = certify;
 at("list").onkeydown = event => { if (event.key === "Enter") lower(); };
 
 async function showRanks() {
@@ -297,6 +321,10 @@ at("link").onclick = async () => {
 for (const name of Object.keys(samples)) at("sample").append(make("option", { value: name }, name));
 at("sample").onchange = () => replaceAll(samples[at("sample").value]);
 
-engine.ask({ op: "passes" }).then(all => at("known").append(...all.map(it => make("option", { value: it.name }, it.about))));
+engine.ask({ op: "passes" }).then(all => {
+  known = all;
+  at("known").append(...all.map(it => make("option", { value: it.name }, it.about)));
+  showOptions();
+});
 choose("check");
 textOf(location.hash).then(program => replaceAll(program ?? Object.values(samples)[0]));

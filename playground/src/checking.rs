@@ -1,6 +1,7 @@
 //! Plans and checks programs.
 
 use grammar::{Diagnostic, LineIndex, Program, Source, apply_bindings, count_text, has_errors};
+use hir_certify::Settings;
 use hir_check::Checks;
 use hir_ir::search::Budget;
 use hir_plan::{
@@ -107,6 +108,28 @@ pub(crate) fn check(text: &str) -> Result<Value, String> {
         "not_checked": not_checked,
         "overlap": overlaps,
     }))
+}
+
+/// The number of evaluations of a certificate: that of `hir certify`.
+const RUNS: u32 = 3;
+
+/// Certifies that a program computes what that of a text computes, with random numbers of the browser: two of 32 bits.
+///
+/// # Errors
+/// One of the texts has not one program.
+pub(crate) fn certify(text: &str, program: &str, seed: &Value) -> Result<Value, String> {
+    let number = |at: usize| seed[at].as_u64().filter(|it| *it <= u64::from(u32::MAX));
+    let seed = number(0).zip(number(1)).map(|it| it.0 << 32 | it.1).ok_or("there are no random numbers")?;
+    let (before, original) = only_program(text)?;
+    let (after, lowered) = only_program(program).map_err(|it| format!("the second text: {it}"))?;
+    let settings = Settings { runs: RUNS, ranks: None, seed: Some(seed) };
+    Ok(match hir_certify::certify(&original, &lowered, &settings) {
+        Ok(claim) => json!({ "lines": claim.lines(RUNS), "diagnostics": [] }),
+        Err(it) => {
+            let of = if it.is_of_original { &before } else { &after };
+            json!({ "is_of_original": it.is_of_original, "diagnostics": diagnostics(&[*it.diagnostic], of) })
+        }
+    })
 }
 
 /// Makes the edits that remove the races of all programs.

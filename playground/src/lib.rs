@@ -35,6 +35,9 @@ fn dispatch(request: &Value) -> Result<Value, String> {
     match request["op"].as_str().unwrap_or_default() {
         "read" => Ok(reading::read(text)),
         "lower" => reading::lower(text, request["passes"].as_str().unwrap_or_default()),
+        "certify" => {
+            checking::certify(text, request["program"].as_str().unwrap_or_default(), &request["seed"])
+        }
         "passes" => Ok(reading::passes()),
         "check" => checking::check(text),
         "fix" => checking::fix(text),
@@ -65,6 +68,36 @@ mod tests {
         let fixed = ask("fix", RACE);
         let again = ask("check", fixed["text"].as_str().unwrap_or_default());
         assert_eq!(again["diagnostics"], json!([]), "{again}");
+    }
+
+    #[test]
+    fn what_passes_make_is_certified_and_another_program_is_not() {
+        let text = include_str!("../../tests/cases/overlap/column-parallel.hir");
+        let lowered = ask("lower", text)["text"].as_str().unwrap_or_default().to_owned();
+        let certify = |program: &str, seed: Value| -> Value {
+            let request = json!({ "op": "certify", "text": text, "program": program, "seed": seed });
+            serde_json::from_str(&answer(&request.to_string())).unwrap_or_default()
+        };
+        let seed = json!([7, 4_000_000_000_u32]);
+        assert_eq!(certify(&lowered, seed.clone())["lines"].as_array().map(Vec::len), Some(3));
+        let wrong = lowered.replacen("linear(", "matmul(", 1);
+        let found = certify(&wrong, seed);
+        assert!(found["error"].is_string() || found["diagnostics"][0]["code"].is_string(), "{found}");
+        // A number that everybody knows is no random one.
+        assert!(certify(&lowered, Value::Null)["error"].is_string());
+    }
+
+    #[test]
+    fn passes_have_their_options() {
+        let all = ask("passes", "");
+        let one = all.as_array().into_iter().flatten().find(|it| it["name"] == "schedule-communication");
+        let names: Vec<&str> = one
+            .into_iter()
+            .flat_map(|it| it["options"].as_array())
+            .flatten()
+            .filter_map(|it| it["name"].as_str())
+            .collect();
+        assert!(names.contains(&"posts") && names.contains(&"waits"), "{one:?}");
     }
 
     #[test]

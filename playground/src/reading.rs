@@ -1,7 +1,7 @@
 //! Reads and rewrites texts.
 
 use grammar::{Diagnostic, Program, Severity, Source, Span, has_errors};
-use passes::Settings;
+use passes::{OptionSpec, Pass, Settings};
 use serde_json::{Value, json};
 
 /// Reads a text: what the reader reports, the text with the reader's edits, and both forms of each program.
@@ -56,11 +56,16 @@ pub(crate) fn lower(text: &str, list: &str) -> Result<Value, String> {
     }
 }
 
-/// Returns the names and descriptions of the pipelines and passes.
+/// Returns the names, descriptions and options of the pipelines and passes.
 pub(crate) fn passes() -> Value {
-    let pipelines = passes::PIPELINES.iter().map(|it| (it.name, it.description));
-    let all = pipelines.chain(passes::PASSES.iter().map(|it| (it.name, it.description)));
-    all.map(|it| json!({ "name": it.0, "about": it.1 })).collect()
+    let option = |it: &OptionSpec| json!({ "name": it.name, "about": it.description, "kind": it.kind.describe(), "default": it.default });
+    let pipelines =
+        passes::PIPELINES.iter().map(|it| json!({ "name": it.name, "about": it.description, "options": [] }));
+    let pass = |it: &Pass| {
+        let options: Vec<Value> = it.options.iter().map(option).collect();
+        json!({ "name": it.name, "about": it.description, "options": options })
+    };
+    pipelines.chain(passes::PASSES.iter().map(pass)).collect()
 }
 
 pub(crate) fn source(text: &str) -> Source {

@@ -115,7 +115,7 @@ impl World {
             let (lines, limits) = (&source.lines, &Limits::default());
             Estimates { lines, ranks: world.len(), limits, machine: &machine }.gains(&program, &world)
         })?;
-        let gains = gains.ok_or_else(|| {
+        let gains = gains.ok().and_then(|it| it.1).ok_or_else(|| {
             error::failed(py, "no estimate: the ranks have too many streams, or the program never ends")
         })?;
         Ok(gains.json().to_string())

@@ -2,8 +2,10 @@
 
 use grammar::{Code, Diagnostic, Severity, Span};
 use lsp_types::{
-    DiagnosticRelatedInformation, DiagnosticSeverity, DiagnosticTag, Location, NumberOrString, Uri,
+    CodeDescription, DiagnosticRelatedInformation, DiagnosticSeverity, DiagnosticTag, Location,
+    NumberOrString, Uri,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{check::CheckReport, snapshot::Snapshot};
 
@@ -40,6 +42,30 @@ pub(crate) fn converted(uri: &Uri, snapshot: &Snapshot, it: &Diagnostic) -> Vec<
         ..Default::default()
     };
     labels.take(marked.max(1)).map(one).collect()
+}
+
+/// What the code of a diagnostic means: `hir/explain`, which a client sends that shows texts of the server.
+pub(crate) enum ExplainRequest {}
+
+/// The code of `hir/explain`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ExplainParams {
+    /// As `E0701`.
+    pub(crate) code: String,
+}
+
+impl lsp_types::request::Request for ExplainRequest {
+    type Params = ExplainParams;
+    type Result = String;
+    const METHOD: &'static str = "hir/explain";
+}
+
+/// Makes the code of a diagnostic a link, for whose text the client sends `hir/explain`.
+pub(crate) fn add_link(it: &mut lsp_types::Diagnostic) {
+    if let Some(NumberOrString::String(code)) = &it.code {
+        let href = format!("hir-answer:/{code}.txt").parse().ok();
+        it.code_description = href.map(|href| CodeDescription { href });
+    }
 }
 
 /// Returns the message with the label, notes and help that other tools print below it.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use grammar::Named;
+use grammar::{Code, Named};
 use lsp_server::{ErrorCode, Request, RequestId};
 use lsp_types::{
     CodeAction, CodeActionKind, CodeActionOptions, CodeActionOrCommand, CodeLensOptions, CompletionOptions,
@@ -23,6 +23,7 @@ use crate::{
     actions::{self, Deferred},
     check::spawn,
     completion,
+    diagnostics::ExplainRequest,
     format::{Form, FormatError, rewritten},
     hints, hover,
     lenses::{self, LensCommand},
@@ -112,6 +113,11 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         }),
         request::CodeActionResolveRequest::METHOD => return resolve(session, request),
         LoweredRequest::METHOD => return lower(session, request),
+        ExplainRequest::METHOD => with::<ExplainRequest>(request, |it| {
+            let code = Code::from_text(&it.code);
+            let unknown = || Failure::new(ErrorCode::InvalidParams, format!("`{}` is not a code", it.code));
+            code.map(Code::explained).ok_or_else(unknown)
+        }),
         request::Formatting::METHOD => with::<request::Formatting>(request, |it| {
             let snapshot = session.document(it.text_document.uri.as_str())?.snapshot();
             match rewritten(&snapshot, Form::of(&snapshot)) {

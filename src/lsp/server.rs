@@ -219,7 +219,10 @@ impl Server {
         }
     }
 
-    fn publish(&self, report: PublishDiagnosticsParams) {
+    fn publish(&self, mut report: PublishDiagnosticsParams) {
+        if self.session.shows_results {
+            report.diagnostics.iter_mut().for_each(diagnostics::add_link);
+        }
         let method = notification::PublishDiagnostics::METHOD.to_owned();
         self.session.send(Notification::new(method, report));
     }

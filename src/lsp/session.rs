@@ -40,7 +40,7 @@ pub(crate) type Answer = Result<Value, Failure>;
 pub(crate) struct Session {
     sender: Sender<Message>,
     /// Whether the editor shows the results of commands; else the server sends them as messages, too.
-    shows_results: bool,
+    pub(crate) shows_results: bool,
     /// The passes that programs name.
     pub(crate) catalog: Arc<Catalog>,
     /// What estimates their times.

@@ -15,6 +15,8 @@ use super::{ROOT, server_process::ServerProcess};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("agents::an_agent_finds_the_race_of_the_readme_and_its_edit", session),
+        Trial::test("agents::the_session_of_the_page_is_what_an_agent_reads", documented),
+        Trial::test("agents::an_agent_checks_several_files_and_compares_traces", files),
         Trial::test("agents::an_agent_lowers_a_layer_and_certifies_it", lowers),
         Trial::test("agents::what_is_wrong_is_refused_and_the_session_goes_on", refused),
         Trial::test("agents::a_cancelled_call_has_no_answer", cancelled),
@@ -128,6 +130,58 @@ fn session() -> Result<(), Failed> {
     let fixed = server.call("fix", json!({ "path": RACE }))?;
     let again = server.call("check", json!({ "program": fixed["structuredContent"]["program"] }))?;
     expect_text(&again, &["the check found no fault"])?;
+    server.end()
+}
+
+/// Repairs the race and lowers the layer of docs/agents.md: each line that the page shows is in an answer; `…` stands for any text.
+fn documented() -> Result<(), Failed> {
+    let read = |name: &str| fs::read_to_string(Path::new(ROOT).join(name));
+    let page = read("docs/agents.md")?;
+    let (race, layer) = (read(RACE)?, read("docs/examples/mlp-tensor-parallel.hir")?);
+    let mut server = Server::start()?;
+    let mut answers = vec![
+        server.call("check", json!({ "program": race }))?,
+        server.call("lower", json!({ "program": layer }))?,
+    ];
+    let lowered = answers[1]["structuredContent"]["program"].clone();
+    answers.push(server.call("certify", json!({ "original": layer, "program": lowered }))?);
+    answers.push(server.call("overlap", json!({ "program": lowered }))?);
+    let answers: String = answers
+        .iter()
+        .filter_map(|it| it["content"][0]["text"].as_str())
+        .fold(String::new(), |all, it| all + it + "\n");
+    let blocks = page.split("```text\n").skip(1).filter_map(|it| it.split_once("\n```"));
+    let shown: Vec<&str> = blocks.flat_map(|it| it.0.lines()).collect();
+    let is_like = |line: &str, shown: &str| {
+        shown.split('…').try_fold(line, |rest, part| rest.split_once(part).map(|it| it.1)).is_some()
+    };
+    if let Some(missing) = shown.iter().find(|shown| !answers.lines().any(|it| is_like(it, shown))) {
+        return Err(format!("no answer has `{missing}`: {answers}").into());
+    }
+    if shown.len() < 10 { Err("the page shows no session".into()) } else { server.end() }
+}
+
+/// Checks a file with a race beside one without, and compares a program with traces.
+fn files() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    let found = server.call("check", json!({ "paths": [RACE, "samples/column-parallel.hir"] }))?;
+    expect_text(
+        &found,
+        &[
+            "2 files: 1 without faults, 1 with faults",
+            "of tests/cases/check/race-long-allocate.hir, from line 12",
+        ],
+    )?;
+    expect(&found["structuredContent"]["edits"][0]["file"], &json!(RACE))?;
+    let folder = "tests/cases/timeline/";
+    let traces = [format!("{folder}trace-0.json"), format!("{folder}trace-1.json")];
+    let shown = server.call("overlap", json!({ "traces": traces }))?;
+    expect_text(&shown, &["allreduce                   2.00       1       911.0       260.0"])?;
+    let compared =
+        server.call("overlap", json!({ "path": format!("{folder}trace.hir"), "traces": traces }))?;
+    expect_text(&compared, &["1 communication of the program has no partner"])?;
+    expect(&compared["structuredContent"]["figures"]["program"][0]["measured"]["kernel"], &json!(911.0))?;
+    expect(&server.call("check", json!({ "paths": [RACE], "path": RACE }))?["code"], &json!(-32602))?;
     server.end()
 }
 

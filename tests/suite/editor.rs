@@ -16,6 +16,7 @@ use super::{ROOT, server_process::ServerProcess};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("editor::the_race_of_the_readme_is_marked_and_removed", race),
+        Trial::test("editor::a_code_is_a_link_to_its_explanation", explains),
         Trial::test("editor::a_server_ends_with_its_editor", ends),
         Trial::test("editor::messages_that_cannot_be_read_are_answered", answers_faults),
         Trial::test("editor::stated_lengths_are_not_believed", refuses_lengths),
@@ -30,8 +31,13 @@ struct Server(ServerProcess);
 
 impl Server {
     fn start() -> Result<Self, Failed> {
+        Self::start_with(json!({}))
+    }
+
+    fn start_with(options: Value) -> Result<Self, Failed> {
         let mut server = Self(ServerProcess::start(&["lsp", "--stdio"])?);
-        let found = server.ask("initialize", json!({ "capabilities": {} }))?;
+        let client = json!({ "capabilities": {}, "initializationOptions": options });
+        let found = server.ask("initialize", client)?;
         if found["serverInfo"]["name"] != "hir" {
             return Err(format!("the server says {found}").into());
         }
@@ -133,6 +139,30 @@ fn race() -> Result<(), Failed> {
         return Err(format!("{} leaves {left:#?}", actions[0]["title"]).into());
     }
     if server.close()? { Ok(()) } else { Err("the server has failed".into()) }
+}
+
+/// A client that shows texts of the server gets links, and their texts; others get no links that they cannot open.
+fn explains() -> Result<(), Failed> {
+    for (options, href) in
+        [(json!({ "showsResults": true }), json!("hir-answer:/E0201.txt")), (json!({}), Value::Null)]
+    {
+        let mut server = Server::start_with(options)?;
+        server.open(
+            "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n  T1 = relv(T0)\n}\n",
+        )?;
+        let found = server.published()?;
+        if found[0]["codeDescription"]["href"] != href {
+            return Err(format!("{found:#?}").into());
+        }
+        let text = server.ask("hir/explain", json!({ "code": found[0]["code"] }))?;
+        if !text.as_str().is_some_and(|it| it.starts_with("E0201: ") && it.contains("Example")) {
+            return Err(format!("{text}").into());
+        }
+        if server.ask("hir/explain", json!({ "code": "moon" })).is_ok() || !server.close()? {
+            return Err("`moon` has an explanation, or the server has failed".into());
+        }
+    }
+    Ok(())
 }
 
 /// Messages that are no JSON, or no messages, are answered; a request that is cancelled before its turn is not computed.

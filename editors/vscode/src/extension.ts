@@ -57,6 +57,11 @@ async function showBeside(source: vscode.Uri, name: string, text: string, pairs:
   await vscode.window.showTextDocument(uri, { viewColumn: vscode.ViewColumn.Beside, preserveFocus: true, preview: true });
 }
 
+/** Returns what the code means that the link of a diagnostic names. */
+async function explanation(uri: vscode.Uri): Promise<string> {
+  return await client?.sendRequest<string>("hir/explain", { code: nameOf(uri).replace(".txt", "") }) ?? "";
+}
+
 const nameOf = (uri: vscode.Uri) => uri.path.split("/").pop() ?? "";
 
 /** Executes the command of a code lens, and shows its outcome: a page, or a text beside the program. */
@@ -129,7 +134,7 @@ function follow({ textEditor, selections, kind }: vscode.TextEditorSelectionChan
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const provider = {
     onDidChange: changed.event,
-    provideTextDocumentContent: (uri: vscode.Uri) => shown.get(uri.toString())?.text ?? "",
+    provideTextDocumentContent: (uri: vscode.Uri) => uri.query ? shown.get(uri.toString())?.text ?? "" : explanation(uri),
   };
   context.subscriptions.push(
     vscode.workspace.registerTextDocumentContentProvider(SCHEME, provider),

@@ -13,6 +13,7 @@ function extension(start) {
     constructor(...words) { seen.clients.push(words); }
     async start() { await start(); }
     async stop() { seen.stopped += 1; }
+    async sendRequest(method, it) { return `${method} ${it.code}`; }
   }
   const uri = text => ({ path: text, toString: () => text });
   const vscode = {
@@ -27,7 +28,7 @@ function extension(start) {
       onDidChangeTextEditorSelection: () => nothing, visibleTextEditors: [],
     },
     workspace: {
-      getConfiguration: () => ({ get: () => "/opt/hir" }), registerTextDocumentContentProvider: () => nothing,
+      getConfiguration: () => ({ get: () => "/opt/hir" }), registerTextDocumentContentProvider: (scheme, it) => { seen.provider = it; return nothing; },
       onDidCloseTextDocument: () => nothing, onDidChangeConfiguration: run => { seen.settings = run; return nothing; },
     },
   };
@@ -67,6 +68,14 @@ test("outcomes of code lenses are shown: pages as pages, texts beside the progra
   assert.deepStrictEqual(seen.texts, ["hir-answer:/b.hir: run.txt"]);
   await executeCommand("hir.run", place, async () => { throw new Error("the program deadlocks"); });
   assert.deepStrictEqual(seen.errors, ["hir: the program deadlocks"]);
+});
+
+test("the link of a code leads to its explanation, and a result that is closed to nothing", async () => {
+  const { activate, seen } = extension(async () => {});
+  await activate({ subscriptions: [] });
+  const text = await seen.provider.provideTextDocumentContent({ path: "/E0701.txt", query: "", toString: () => "hir-answer:/E0701.txt" });
+  assert.strictEqual(text, "hir/explain E0701");
+  assert.strictEqual(seen.provider.provideTextDocumentContent({ path: "/b.hir: run.txt", query: "file:///b.hir" }), "");
 });
 
 test("every command of the package is registered", async () => {

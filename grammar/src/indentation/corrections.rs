@@ -30,7 +30,8 @@ impl TokenStreamBuilder<'_, '_> {
         let word = self.text(first);
         let next = self.input.get(at + 1).map(|it| it.kind);
         let kind = match word.to_ascii_uppercase().as_str() {
-            "FOR" if next == Some(TokenKind::Word) => TokenKind::For,
+            // A loop of Python is no loop with another keyword.
+            "FOR" if next == Some(TokenKind::Word) && !self.is_over_values(at + 2) => TokenKind::For,
             "IF" if matches!(next, Some(TokenKind::Word | TokenKind::ParenOpen)) => TokenKind::If,
             "ELSE" if next == Some(TokenKind::Colon) => TokenKind::Else,
             "ELIF" | "ELSEIF" if matches!(next, Some(TokenKind::Word | TokenKind::ParenOpen)) => {
@@ -50,6 +51,12 @@ impl TokenStreamBuilder<'_, '_> {
         };
         self.diagnostics.push(it);
         self.input[at].kind = kind;
+    }
+
+    /// Returns whether `in` and a value follow, and no axis.
+    fn is_over_values(&self, at: usize) -> bool {
+        let kind = |at: usize| self.input.get(at).map(|it| it.kind);
+        kind(at) == Some(TokenKind::In) && matches!(kind(at + 1), Some(TokenKind::Word | TokenKind::Tensor))
     }
 
     /// Reports an `IF` without the word before its condition.

@@ -5,7 +5,6 @@
 //! so that one run reports all errors.
 
 mod argument_errors;
-mod composite;
 mod definitions;
 pub(crate) mod dialect_version;
 mod domains_section;

@@ -1,8 +1,8 @@
 //! Resolves statements.
 
-use super::{Resolver, composite, group, params};
+use super::{Resolver, group, params};
 use crate::{
-    ast, attr,
+    advice, ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
@@ -327,7 +327,7 @@ impl<'s> Resolver<'s> {
             "`hir-opt --list-ops` lists the operators",
         );
         let (owner, function) = name.text.rsplit_once('.').unwrap_or_default();
-        self.diagnostics.push(match composite::advice(name.text) {
+        self.diagnostics.push(match advice::of_function(name.text) {
             _ if names.clone().any(|it| it == function) && owner.starts_with('T') => {
                 it.help(format!("write `{function}` as a function: `{owner}` is its first operand"))
             }

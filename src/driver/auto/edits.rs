@@ -107,11 +107,21 @@ impl Estimates<'_> {
     /// # Errors
     /// The program has too many instructions.
     pub fn edits(&self, program: &Program, world: &World) -> Result<Vec<Edit>, TooManyInstructions> {
+        let before = self.timeline(program, world).map(|it| it.end());
+        before.map_or(Ok(Vec::new()), |it| self.edits_of(program, world, it))
+    }
+
+    /// As `edits`, of a program that takes so many microseconds.
+    fn edits_of(
+        &self,
+        program: &Program,
+        world: &World,
+        before: f64,
+    ) -> Result<Vec<Edit>, TooManyInstructions> {
         let instructions: usize = world.iter().map(|it| it.code.len()).sum();
         if instructions > MAX_INSTRUCTIONS {
             return Err(TooManyInstructions(instructions));
         }
-        let Some(before) = self.timeline(program, world).map(|it| it.end()) else { return Ok(Vec::new()) };
         if first_fault(world, Checks::ALL_FAULTS).is_some() {
             return Ok(Vec::new());
         }
@@ -149,14 +159,12 @@ impl Estimates<'_> {
         Some((Edit { passes, program, time, waits, posts }, world))
     }
 
-    /// Returns what `--overlap` says about edits: for each, the whole run and the waits that it shortens most.
-    pub fn report(&self, program: &Program, world: &World) -> Vec<String> {
-        let edits = match self.edits(program, world) {
+    /// Returns what `--overlap` says about edits of a program with these times: for each, the whole run and the waits that it shortens most.
+    pub fn report(&self, program: &Program, world: &World, times: &Timeline) -> Vec<String> {
+        let before = Overlap::of(times);
+        let edits = match self.edits_of(program, world, before.total) {
             Ok(edits) => edits,
             Err(why) => return vec![format!("  {why}")],
-        };
-        let Some(before) = self.timeline(program, world).map(|it| Overlap::of(&it)) else {
-            return Vec::new();
         };
         let posts = posts(world);
         let line = |edit: &Edit| {

@@ -11,7 +11,8 @@ use hir_check::Checks;
 use hir_ir::search::{self, Budget};
 use hir_plan::{
     Plan, World,
-    timeline::{estimator::Planned, gain::Gain},
+    sync::happens_before::OrderError,
+    timeline::{Timeline, estimator::Planned, gain::Gain},
 };
 use serde_json::{Value, json};
 
@@ -48,15 +49,18 @@ pub struct CommunicationGain {
 }
 
 impl Estimates<'_> {
-    /// Returns what the communications of a program cost, of the program as `@lower` lowers it if it is not lowered; `None` if it has too
-    /// many streams or never ends.
-    pub fn gains(&self, program: &Program, world: &World) -> Option<Gains> {
+    /// Estimates a program, and returns what its communications cost, of the program as `@lower` lowers it if it is not lowered; `None` if
+    /// it never ends.
+    ///
+    /// # Errors
+    /// The world has too many streams.
+    pub fn gains(&self, program: &Program, world: &World) -> Result<(Timeline, Option<Gains>), OrderError> {
         let text = Planned { program, lines: self.lines, limits: self.limits };
         let estimator = self.machine.estimator();
         let mut budget = Budget::new(MAX_ESTIMATED);
-        let (timeline, found) = estimator.gains(world, Some(text), &mut |it| budget.admits(it)).ok()?;
+        let (mut timeline, found) = estimator.gains(world, Some(text), &mut |it| budget.admits(it))?;
         if timeline.slices.iter().any(|it| it.end.is_none()) {
-            return None;
+            return Ok((timeline, None));
         }
         let total = timeline.end();
         let instructions: usize = world.iter().map(|it| it.code.len()).sum();
@@ -100,7 +104,9 @@ impl Estimates<'_> {
         };
         let mut all: Vec<CommunicationGain> = found.into_iter().map(with_edit).collect();
         all.sort_by(|a, b| a.gain.least(total).total_cmp(&b.gain.least(total)));
-        Some(Gains { total, all, left_out: if is_edited { trials.left_out() } else { 0 } })
+        let gains = Gains { total, all, left_out: if is_edited { trials.left_out() } else { 0 } };
+        timeline.what_if = gains.what_if();
+        Ok((timeline, Some(gains)))
     }
 
     /// Returns the names of the communicated tensors of a line, as options of passes have them.
@@ -129,7 +135,7 @@ const EDITS: &[(&str, bool)] = &[
 
 impl Gains {
     /// Returns, by line, how long the run takes without a communication, and with the best edit for it.
-    pub fn what_if(&self) -> BTreeMap<u32, String> {
+    fn what_if(&self) -> BTreeMap<u32, String> {
         let of = |CommunicationGain { gain, edit }: &CommunicationGain| {
             let edit = edit.as_ref().map(|(passes, time)| format!(", {time:.1} µs with `{passes}`"));
             Some((gain.line, gain.what_if(self.total)? + edit.as_deref().unwrap_or_default()))

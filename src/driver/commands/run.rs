@@ -24,7 +24,8 @@ use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, j
 use hir_process::{exit::Exit, threads::start_workers};
 
 use batch::{BatchProgress, JobProgram, JobStep};
-use failure::{finish_program, print_failure, report_failure};
+pub use failure::report_failure;
+use failure::{finish_program, print_failure};
 use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;

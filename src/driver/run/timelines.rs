@@ -4,7 +4,7 @@ use super::{
     failure::{JobFailure, Result},
     files::write_file,
 };
-use crate::auto::{edits::Estimates, machine::MachineFlag};
+use crate::auto::{edits::Estimates, gains::Gains, machine::MachineFlag};
 use hir_plan::{
     Plan, World,
     sync::happens_before::OrderError,
@@ -41,6 +41,9 @@ pub struct TimelineFlags {
     pub machine: Option<MachineFlag>,
 }
 
+/// Estimated times, and what each communication costs, if that was asked for and every rank ends.
+pub type Estimate = (Timeline, Option<Gains>);
+
 /// The report on a timeline.
 pub struct TimelineReport {
     /// The lines about overlap, if `--overlap` requests them.
@@ -67,7 +70,8 @@ impl TimelineFlags {
         MachineFlag::or_default(self.machine.as_ref())
     }
 
-    /// Estimates a timeline from the plans, of the program of `text` if all ranks run one, writes the files, and returns the report.
+    /// Estimates a timeline from the plans, of the program of `text` if all ranks run one, writes the files, and returns the report and
+    /// the times.
     ///
     /// # Errors
     /// The plans are too large, or a file cannot be written.
@@ -76,16 +80,19 @@ impl TimelineFlags {
         world: &World,
         text: Option<Planned<'_>>,
         names: &[&str],
-    ) -> Result<TimelineReport> {
+    ) -> Result<(TimelineReport, Estimate)> {
         check_size(world)?;
         let machine = self.machine();
-        let mut timeline = machine.estimator().timeline(world, text).map_err(too_many_streams)?;
-        if let Some(it) = text.filter(|_| self.timeline.iter().any(TimelineFile::is_page)) {
-            let estimates = Estimates { lines: it.lines, ranks: world.len(), limits: it.limits, machine };
-            let gains = estimates.gains(it.program, world);
-            timeline.what_if = gains.map(|it| it.what_if()).unwrap_or_default();
-        }
-        self.write(&timeline, names)
+        let shows_gains = self.overlap || self.timeline.iter().any(TimelineFile::is_page);
+        let estimate = match text.filter(|_| shows_gains) {
+            Some(it) => {
+                let estimates = Estimates { lines: it.lines, ranks: world.len(), limits: it.limits, machine };
+                estimates.gains(it.program, world)
+            }
+            None => machine.estimator().timeline(world, text).map(|it| (it, None)),
+        };
+        let estimate = estimate.map_err(too_many_streams)?;
+        Ok((self.write(&estimate.0, names)?, estimate))
     }
 
     /// As `write_estimated`, with the times that each rank has measured in a run on GPUs. The clocks of two ranks differ by
@@ -169,6 +176,7 @@ fn check_size(plans: &[Plan]) -> Result<()> {
     }
 }
 
-fn too_many_streams(_: OrderError) -> JobFailure {
+/// Returns the failure of a world that has too many streams for a timeline.
+pub fn too_many_streams(_: OrderError) -> JobFailure {
     JobFailure::Usage("no timeline: the ranks have too many streams; reduce `--ranks`".to_owned())
 }

@@ -118,10 +118,5 @@ pub fn explanation(code: &str) -> Result<String, InvalidOption> {
         let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
         return Err(format!("no diagnostic has the code `{code}`{hint}").into());
     };
-    let lines: Vec<&str> = known.explanation().lines().map(str::trim).collect();
-    let example = match known.example() {
-        "" => String::new(),
-        it => format!("\nExample; the edit replaces the lines behind `-` by those behind `+`:\n\n{it}"),
-    };
-    Ok(format!("{}: {}\n{example}", known.text(), lines.join(" ").trim()))
+    Ok(known.explained())
 }

@@ -177,7 +177,13 @@ impl Kernel {
                 None => group,
             };
             let name = arguments.collective.unwrap_or_else(|| short_name(&event.name).to_owned());
-            Call { name, group, bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)), posted }
+            Call {
+                name,
+                group,
+                bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)),
+                posted,
+                line: None,
+            }
         });
         let (begin, end) = (event.ts, event.ts + event.dur);
         Self { name: event.name.into_owned(), begin, end, collective }

@@ -4,6 +4,7 @@
 //! The kernel of a collective begins when its rank comes, and ends when all have come and the data is there. So the kernel of the rank that
 //! comes last, which is the shortest one, is the *transfer*; what another kernel takes longer is the *skew*. Neither compares clocks.
 
+mod compare;
 mod kineto;
 mod nsys;
 mod ranks;
@@ -12,10 +13,11 @@ mod sqlite;
 
 use std::collections::BTreeMap;
 
-use hir_plan::timeline::overlap::{intersection, length, union};
+use hir_plan::timeline::overlap::{intersection, length};
 
+pub use compare::{Row, compare};
 pub use ranks::{Call, Kernel, RankTrace, TraceError};
-pub use report::{json, lines};
+pub use report::{comparison_json, comparison_lines, json, lines};
 
 /// Reads a file, which may have several ranks; those without a number have it from `first`.
 ///
@@ -32,6 +34,43 @@ pub fn read(bytes: Vec<u8>, first: usize) -> Result<Vec<RankTrace>, TraceError> 
 struct Collective<'t> {
     /// Its kernels, by the number of the trace.
     kernels: Vec<(usize, &'t Kernel)>,
+}
+
+/// What the kernels of a collective show, in microseconds.
+struct Measured<'t> {
+    call: &'t Call,
+    /// The longest kernel, and the number of its trace.
+    longest: (usize, &'t Kernel),
+    /// The number of the trace with the shortest kernel.
+    last: usize,
+    kernel: f64,
+    transfer: f64,
+    /// How long another kernel computes beside the longest one.
+    hidden: f64,
+}
+
+impl<'t> Collective<'t> {
+    /// Returns what its kernels show; `beside` is when each rank computes.
+    fn measured(&self, beside: &[Vec<(f64, f64)>]) -> Option<Measured<'t>> {
+        let time = |kernel: &Kernel| kernel.end - kernel.begin;
+        let by_time = |a: &&(usize, &Kernel), b: &&(usize, &Kernel)| time(a.1).total_cmp(&time(b.1));
+        let (longest, shortest) =
+            (*self.kernels.iter().max_by(by_time)?, *self.kernels.iter().min_by(by_time)?);
+        let own = [(longest.1.begin, longest.1.end)];
+        Some(Measured {
+            call: longest.1.collective.as_ref()?,
+            longest,
+            last: shortest.0,
+            kernel: time(longest.1),
+            transfer: time(shortest.1),
+            hidden: length(&intersection(&own, within(&beside[longest.0], own[0]))),
+        })
+    }
+}
+
+/// Returns when each rank computes.
+fn computing(traces: &[RankTrace]) -> Vec<Vec<(f64, f64)>> {
+    traces.iter().map(|it| it.times(false)).collect()
 }
 
 /// The collectives of one kind: those of the same name, group and size.
@@ -80,39 +119,28 @@ type Sums<'t> = (Kind, BTreeMap<usize, usize>, BTreeMap<&'t str, f64>);
 
 /// Returns what the traces of a job show.
 pub fn analyze(traces: &[RankTrace]) -> Job {
-    let (mut ranks, mut beside) = (Vec::new(), Vec::new());
-    for trace in traces {
-        let times = |is_collective: bool| {
-            let of = trace.kernels.iter().filter(|it| it.collective.is_some() == is_collective);
-            union(of.map(|it| (it.begin, it.end)).collect())
-        };
-        let (communication, compute) = (times(true), times(false));
-        ranks.push((trace.rank, length(&communication), length(&intersection(&communication, &compute))));
-        beside.push(compute);
-    }
+    let beside = computing(traces);
+    let of_rank = |(trace, compute): (&RankTrace, &Vec<(f64, f64)>)| {
+        let communication = trace.times(true);
+        (trace.rank, length(&communication), length(&intersection(&communication, compute)))
+    };
+    let ranks = traces.iter().zip(&beside).map(of_rank).collect();
     let (collectives, notes) = pair(traces);
     let mut kinds: BTreeMap<KindKey, Sums<'_>> = BTreeMap::new();
-    for it in &collectives {
-        let time = |kernel: &Kernel| kernel.end - kernel.begin;
-        let by_time = |a: &&(usize, &Kernel), b: &&(usize, &Kernel)| time(a.1).total_cmp(&time(b.1));
-        let Some((longest, shortest)) =
-            it.kernels.iter().max_by(by_time).zip(it.kernels.iter().min_by(by_time))
-        else {
-            continue;
-        };
-        let Some(call) = &longest.1.collective else { continue };
+    for it in collectives.iter().filter_map(|it| it.measured(&beside)) {
+        let call = it.call;
         // Calls of one kind at several places are several kinds.
         let key = (call.name.clone(), call.group.clone(), call.bytes, call.posted.clone());
         let (kind, last, names) = kinds.entry(key.clone()).or_default();
         (kind.name, kind.group, kind.bytes, kind.posted) = key;
         kind.count += 1;
-        kind.kernel += time(longest.1);
-        kind.transfer += time(shortest.1);
-        *last.entry(traces[shortest.0].rank).or_default() += 1;
-        let own = [(longest.1.begin, longest.1.end)];
-        kind.hidden += length(&intersection(&own, within(&beside[longest.0], own[0])));
-        for kernel in traces[longest.0].computing(own[0]) {
-            let both = kernel.end.min(own[0].1) - kernel.begin.max(own[0].0);
+        kind.kernel += it.kernel;
+        kind.transfer += it.transfer;
+        kind.hidden += it.hidden;
+        *last.entry(traces[it.last].rank).or_default() += 1;
+        let own = (it.longest.1.begin, it.longest.1.end);
+        for kernel in traces[it.longest.0].computing(own) {
+            let both = kernel.end.min(own.1) - kernel.begin.max(own.0);
             *names.entry(kernel.name.as_str()).or_default() += both;
         }
     }

@@ -69,6 +69,7 @@ pub fn parse(bytes: &[u8], first: usize) -> Result<Vec<RankTrace>, TraceError> {
                 group: format!("of stream {}", streams.range(..it.stream).count() + 1),
                 bytes: None,
                 posted: posted.get(&it.launch).cloned(),
+                line: None,
             });
             let [begin, end] = [it.begin, it.end].map(|it| it as f64 / 1000.0);
             Kernel { name, begin, end, collective }

@@ -1,5 +1,7 @@
 //! The kernels of ranks, as traces of both formats have them.
 
+use hir_plan::timeline::overlap::union;
+
 use super::sqlite::Damaged;
 
 /// The kernels of a rank.
@@ -35,6 +37,8 @@ pub struct Call {
     pub bytes: Option<u64>,
     /// The function that posts it, as `step (train.py)`, if the trace has stacks; `backward` for a thread of autograd.
     pub posted: Option<String>,
+    /// The line of the program, of an estimate.
+    pub line: Option<u32>,
 }
 
 /// Why a file is no trace.
@@ -60,6 +64,12 @@ pub enum TraceError {
 }
 
 impl RankTrace {
+    /// Returns when it communicates, or computes, as disjoint intervals.
+    pub fn times(&self, is_collective: bool) -> Vec<(f64, f64)> {
+        let of = self.kernels.iter().filter(|it| it.collective.is_some() == is_collective);
+        union(of.map(|it| (it.begin, it.end)).collect())
+    }
+
     /// Returns the kernels that compute within an interval.
     pub fn computing(&self, (begin, end): (f64, f64)) -> impl Iterator<Item = &Kernel> {
         // Kernels before it may be long, but seldom are many of them beside each other.

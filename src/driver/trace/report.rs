@@ -1,8 +1,9 @@
 //! Prints what the traces of a job show.
 
+use grammar::count_text;
 use serde_json::{Value, json};
 
-use super::{Job, Kind};
+use super::{Job, Kind, Row, compare::Times};
 
 /// The number of kinds that are listed.
 const LISTED: usize = 20;
@@ -26,7 +27,7 @@ pub fn lines(job: &Job) -> Vec<String> {
         ),
     ];
     for it in job.kinds.iter().take(LISTED) {
-        let bytes = it.bytes.map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it as f64 / 1_048_576.0));
+        let bytes = mebibytes(it.bytes);
         let each = |time: f64| time / it.count as f64;
         let last = format!("rank {} ({}×)", it.last, it.last_count);
         let posted = it.posted.as_ref().map_or(String::new(), |it| format!("; in {it}"));
@@ -63,6 +64,74 @@ pub fn lines(job: &Job) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Returns a size as MiB.
+fn mebibytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it as f64 / 1_048_576.0))
+}
+
+/// Returns the communications of a program beside those of traces, one line a string. The times of the program are those of `source`.
+pub fn comparison_lines(rows: &[Row], rank: usize, source: &str) -> Vec<String> {
+    let mut lines = vec![
+        format!("communications of rank {rank}, measured, then {source}; microseconds of each:"),
+        format!(
+            "  {:>5}  {:<20}  {:>8}  {:>5}  {:>8}  {:>8}  {:>8}  {:>8}  {:>5}  {:>8}  {:>8}  {:>8}",
+            "line",
+            "communication",
+            "MiB",
+            "count",
+            "kernel",
+            "transfer",
+            "hidden",
+            "exposed",
+            "count",
+            "transfer",
+            "hidden",
+            "exposed"
+        ),
+    ];
+    let each = |it: &Times| {
+        let each =
+            |time: f64| if it.count == 0 { "-".to_owned() } else { format!("{:.1}", time / it.count as f64) };
+        [it.kernel, it.transfer, it.hidden, it.kernel - it.hidden].map(each)
+    };
+    for it in rows {
+        let line = it.line.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let [kernel, transfer, hidden, exposed] = each(&it.measured);
+        let [_, estimate, estimate_hidden, estimate_exposed] = each(&it.estimated);
+        let posted = it.posted.as_ref().map_or(String::new(), |it| format!("  in {it}"));
+        lines.push(format!(
+            "  {line:>5}  {:<20}  {:>8}  {:>5}  {kernel:>8}  {transfer:>8}  {hidden:>8}  {exposed:>8}  {:>5}  {estimate:>8}  {estimate_hidden:>8}  {estimate_exposed:>8}{posted}",
+            it.name, mebibytes(it.bytes), it.measured.count, it.estimated.count
+        ));
+    }
+    let alone = |is_alone: fn(&Row) -> bool, of: &str, in_other: &str| {
+        let count =
+            rows.iter().filter(|it| is_alone(it)).map(|it| it.measured.count + it.estimated.count).sum();
+        (count > 0).then(|| {
+            format!(
+                "  {} of the {of} {} no partner in the {in_other}",
+                count_text(count, "communication"),
+                if count == 1 { "has" } else { "have" }
+            )
+        })
+    };
+    lines.extend(alone(|it| it.measured.count == 0, "program", "traces"));
+    lines.extend(alone(|it| it.estimated.count == 0, "traces", "program"));
+    lines
+}
+
+/// Returns the same as JSON: times in microseconds, those of a row all together.
+pub fn comparison_json(rows: &[Row]) -> Value {
+    let times = |it: &Times| json!({"count": it.count, "kernel": it.kernel, "transfer": it.transfer, "hidden": it.hidden, "exposed": it.kernel - it.hidden});
+    let row = |it: &Row| {
+        json!({
+            "line": it.line, "communication": it.name, "bytes": it.bytes, "posted": it.posted, "measured": times(&it.measured),
+            "estimated": times(&it.estimated),
+        })
+    };
+    rows.iter().map(row).collect()
 }
 
 /// Returns the figures as JSON: times in microseconds, those of a kind all together.

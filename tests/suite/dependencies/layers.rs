@@ -39,6 +39,7 @@ const GRAMMAR: &[Layer] = &[
     ("collective", &["words"]),
     ("suggest", &["diagnostic"]),
     ("alike", BEFORE),
+    ("advice", &[]),
     ("raw_bytes", &["codes", "diagnostic"]),
     ("constant_bytes", &[]),
     ("files", &[]),

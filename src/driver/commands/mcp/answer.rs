@@ -12,6 +12,9 @@ const MAX_FINDINGS: usize = 20;
 /// The most lines of output in an answer.
 const MAX_LINES: usize = 80;
 
+/// The name of a text that is no file.
+const STDIN: &str = "<stdin>";
+
 /// The answer to a call.
 pub(super) struct Answer {
     /// What the agent reads.
@@ -34,7 +37,7 @@ pub(super) fn schema() -> Value {
         "properties": {
             "exit_code": { "type": ["integer", "null"], "description": "as hir returns it; null if a limit stopped it" },
             "findings": list("code, message, labels with lines, help, and fixes"),
-            "edits": list("line, start and end in bytes, and the new text"),
+            "edits": list("file, line, start and end in bytes, and the new text"),
             "program": { "type": "string", "description": "the program that `fix`, `lower` and `opt` return" },
             "figures": { "type": "object", "description": "what `overlap` and `run` estimate or measure" },
         },
@@ -68,7 +71,10 @@ impl Answer {
         if let Some(more @ 1..) = lines.count().checked_sub(MAX_LINES) {
             text.push(format!("and {}", count_text(more, "line")));
         }
-        text.extend(messages.iter().filter_map(|it| it["message"].as_str()).map(str::to_owned));
+        text.extend(messages.iter().filter_map(|it| {
+            let file = it["file"].as_str().filter(|it| *it != STDIN);
+            Some(file.map_or(String::new(), |it| format!("{it}: ")) + it["message"].as_str()?)
+        }));
         // What is no JSON is a refused option or a bug, which the agent cannot read otherwise.
         let plain = printed.err.lines().filter(|it| !it.trim_start().starts_with('{'));
         text.extend(plain.take(MAX_LINES).map(str::to_owned));
@@ -93,9 +99,13 @@ impl Answer {
         let end = begin.and_then(|it| Some(it + printed.out[it..].find("\n}\n")? + 3));
         let figures = begin.zip(end).map(|(begin, end)| printed.out.drain(begin..end).collect::<String>());
         let mut answer = Self::of_diagnostics(&printed);
-        let figures = figures.and_then(|it| serde_json::from_str(&it).ok());
-        answer.result = figures.map(|it| ("figures", it));
+        answer.set_figures(&figures.unwrap_or_default());
         answer
+    }
+
+    /// Sets the figures, if a text is those as JSON.
+    pub(super) fn set_figures(&mut self, text: &str) {
+        self.result = serde_json::from_str(text).ok().map(|it| ("figures", it));
     }
 
     /// Adds lines that a tool has printed.
@@ -103,27 +113,37 @@ impl Answer {
         self.text.extend(text.lines().take(MAX_LINES).map(str::to_owned));
     }
 
-    /// Returns whether a finding is one that an edit may remove.
-    pub(super) fn has_race(&self) -> bool {
+    /// Returns the files with a finding that an edit may remove.
+    pub(super) fn racy_files(&self) -> Vec<String> {
         let is_race = |it: Code| it.severity() == Severity::Error && it.check().is_some();
-        self.findings.iter().any(|it| it["code"].as_str().and_then(Code::from_text).is_some_and(is_race))
+        let racy = self
+            .findings
+            .iter()
+            .filter(|it| it["code"].as_str().and_then(Code::from_text).is_some_and(is_race));
+        let mut files: Vec<String> = racy.filter_map(|it| it["file"].as_str()).map(str::to_owned).collect();
+        files.dedup();
+        files.truncate(MAX_FINDINGS);
+        files
     }
 
-    /// Adds the edits that `--fix=check` has made, and what the check says after them.
-    pub(super) fn add_edits(&mut self, printed: &Printed) {
+    /// Adds the edits that `--fix=check` has made in a file, and what the check says after them.
+    pub(super) fn add_edits(&mut self, file: &str, printed: &Printed) {
+        let before = self.edits.len();
+        let of = if file == STDIN { String::new() } else { format!(" of {file}") };
         for it in json_lines(&printed.err).filter(|it| it["code"] == "R0101") {
             let line = &it["labels"][0]["line"];
             for fix in it["fixes"].as_array().into_iter().flatten() {
                 let (start, end, new) =
                     (&fix["start"], &fix["end"], fix["text"].as_str().unwrap_or_default());
                 self.text.push(format!(
-                    "edit: replace bytes {start} to {end}, from line {line}, by\n{}",
+                    "edit: replace bytes {start} to {end}{of}, from line {line}, by\n{}",
                     new.trim_end()
                 ));
-                self.edits.push(json!({ "line": line, "start": start, "end": end, "text": new }));
+                self.edits
+                    .push(json!({ "file": file, "line": line, "start": start, "end": end, "text": new }));
             }
         }
-        if self.edits.is_empty() {
+        if self.edits.len() == before {
             self.text.push("no single edit removes this fault: the help says what to decide".to_owned());
             return;
         }

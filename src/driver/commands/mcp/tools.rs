@@ -42,6 +42,10 @@ struct Tool {
 enum Takes {
     /// A program and how to run it.
     Program,
+    /// Programs and how to run them.
+    Programs,
+    /// Traces, and perhaps the program that they are of.
+    Traces,
     /// A program and passes.
     Passes,
     /// A program before and after passes.
@@ -62,8 +66,8 @@ const TOOLS: [Tool; 9] = [
     Tool {
         name: "check",
         description: "Prove that a Host IR or StableHLO program has no race, no deadlock and no unwritten output on any rank. Each fault \
-            has a code, its lines and, if one edit removes it, the edit.",
-        takes: Takes::Program,
+            has a code, its lines and, if one edit removes it, the edit. Takes several files and folders, too.",
+        takes: Takes::Programs,
         run: check,
     },
     Tool {
@@ -100,8 +104,8 @@ const TOOLS: [Tool; 9] = [
     Tool {
         name: "overlap",
         description: "Estimate how long a program runs, how much of its communication is hidden behind computation, and which lines wait \
-            for what.",
-        takes: Takes::Program,
+            for what. With traces of a profiler: what they show of each communication, beside the program if there is one.",
+        takes: Takes::Traces,
         run: overlap,
     },
     Tool {
@@ -130,7 +134,20 @@ pub(super) fn list() -> Value {
 impl Takes {
     fn schema(&self) -> (Value, Vec<&'static str>) {
         let text = |description: &str| json!({ "type": "string", "description": description });
+        let files = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "description": description });
         match self {
+            Self::Programs => {
+                let (mut properties, _) = Self::Program.schema();
+                properties["paths"] = files("files and folders with programs; instead of `path`");
+                (properties, Vec::new())
+            }
+            Self::Traces => {
+                let (mut properties, _) = Self::Program.schema();
+                properties["traces"] = files(
+                    "traces of torch.profiler or Nsight Systems (`nsys export --type sqlite`), one for each rank",
+                );
+                (properties, Vec::new())
+            }
             Self::Passes => {
                 let (mut properties, _) = Self::Program.schema();
                 properties["passes"] = text("passes and pipelines, separated by commas");
@@ -162,10 +179,7 @@ impl Takes {
             ),
             Self::Code => (json!({ "code": text("such as E0701") }), vec!["code"]),
             Self::Paths => (
-                json!({ "paths": {
-                    "type": "array", "items": { "type": "string" }, "minItems": 1,
-                    "description": "dumps, or folders or archives of dumps, one dump for each rank"
-                } }),
+                json!({ "paths": files("dumps, or folders or archives of dumps, one dump for each rank") }),
                 vec!["paths"],
             ),
         }
@@ -229,8 +243,10 @@ impl Caller<'_> {
 struct Program<'a> {
     /// The text, or nothing if the tool reads a file.
     input: &'a [u8],
-    /// The words that name it and say how it runs; the options come first.
-    words: Vec<String>,
+    /// The options that say how it runs.
+    options: Vec<String>,
+    /// Its file, or files and folders with several programs.
+    files: Vec<&'a str>,
 }
 
 impl<'a> Program<'a> {
@@ -241,10 +257,12 @@ impl<'a> Program<'a> {
             Some(Value::String(it)) => Ok(Some(it.as_str())),
             Some(_) => Err(RpcError::parameters(format!("`{key}` is a text"))),
         };
-        let (input, file) = match (text("program")?, text("path")?) {
-            (Some(program), None) => (program.as_bytes(), "-"),
-            (None, Some(path)) if path != "-" => (&[][..], path),
-            (_, _) => return Err(wrong("give a `program` or the `path` of one")),
+        let (input, files) = match (text("program")?, text("path")?, list_of(arguments, "paths")?) {
+            (Some(program), None, None) => (program.as_bytes(), vec!["-"]),
+            (None, Some(path), None) if path != "-" => (&[][..], vec![path]),
+            (None, None, Some(paths)) if !paths.contains(&"-") => (&[][..], paths),
+            (None, None, None) if arguments.contains_key("traces") => (&[][..], Vec::new()),
+            (..) => return Err(wrong("give a `program` or the `path` of one")),
         };
         let mut words = vec![MEMORY.to_owned()];
         match arguments.get("ranks").map(Value::as_u64) {
@@ -272,13 +290,30 @@ impl<'a> Program<'a> {
             }
             Some(_) => return Err(wrong("`set` is an object")),
         }
-        words.extend(["--error-format=json".to_owned(), "--".to_owned(), file.to_owned()]);
-        Ok(Self { input, words })
+        words.push("--error-format=json".to_owned());
+        Ok(Self { input, options: words, files })
     }
 
     fn words(&self, tool: &[&str]) -> Vec<String> {
-        tool.iter().map(|it| (*it).to_owned()).chain(self.words.iter().cloned()).collect()
+        self.words_for(tool, &self.files)
     }
+
+    fn words_for(&self, tool: &[&str], files: &[&str]) -> Vec<String> {
+        let files = ["--"].iter().chain(files).filter(|_| !files.is_empty());
+        tool.iter()
+            .map(|it| (*it).to_owned())
+            .chain(self.options.iter().cloned())
+            .chain(files.map(|it| (*it).to_owned()))
+            .collect()
+    }
+}
+
+/// Returns an argument that is a list of files; `None` if it is not given.
+fn list_of<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<Option<Vec<&'a str>>, RpcError> {
+    let Some(value) = arguments.get(name) else { return Ok(None) };
+    let list: Option<Vec<&str>> = value.as_array().and_then(|it| it.iter().map(Value::as_str).collect());
+    let list = list.filter(|it| !it.is_empty());
+    list.map(Some).ok_or_else(|| RpcError::parameters(format!("`{name}` is a list of files and folders")))
 }
 
 fn check(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
@@ -289,10 +324,11 @@ fn check(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcE
     };
     let mut answer = Answer::of_diagnostics(&checked);
     // One edit may remove a race; the result is checked, too.
-    if answer.has_race() {
-        let fixed = caller.run(&program.words(&["opt", "--fix=check"]), program.input);
+    for file in answer.racy_files() {
+        let name = if program.input.is_empty() { file.as_str() } else { "-" };
+        let fixed = caller.run(&program.words_for(&["opt", "--fix=check"], &[name]), program.input);
         if let Ok(printed) = fixed {
-            answer.add_edits(&printed);
+            answer.add_edits(&file, &printed);
         }
     }
     Ok(answer)
@@ -307,13 +343,7 @@ fn explain(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, Rp
 }
 
 fn hang(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
-    let paths: Option<Vec<&str>> = arguments
-        .get("paths")
-        .and_then(Value::as_array)
-        .and_then(|it| it.iter().map(Value::as_str).collect());
-    let Some(paths) = paths.filter(|it| !it.is_empty()) else {
-        return Err(RpcError::parameters("`paths` is a list of files and folders"));
-    };
+    let paths = list_of(arguments, "paths")?.ok_or_else(|| RpcError::parameters("give `paths`"))?;
     let words: Vec<String> =
         ["hang", "--error-format=json", "--"].into_iter().chain(paths).map(str::to_owned).collect();
     Ok(caller.run(&words, &[]).map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
@@ -360,8 +390,25 @@ fn opt(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcErr
 
 fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
-    let printed = caller.run(&program.words(&["overlap", WORK, JSON]), program.input);
-    Ok(printed.map_or_else(|it| it, Answer::of_run))
+    let Some(traces) = list_of(arguments, "traces")? else {
+        let printed = caller.run(&program.words(&["overlap", WORK, JSON]), program.input);
+        return Ok(printed.map_or_else(|it| it, Answer::of_run));
+    };
+    // The words behind `--trace` are files, also those that look like options.
+    let traces = traces.iter().map(|it| format!("--trace={it}"));
+    let words: Vec<String> = std::iter::once("overlap".to_owned()).chain(traces).collect();
+    let words = program.words(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let printed = match caller.run(&words, program.input) {
+        Ok(printed) => printed,
+        Err(answer) => return Ok(answer),
+    };
+    let mut answer = Answer::of_diagnostics(&printed);
+    let words: Vec<String> =
+        [words[0].clone(), JSON.to_owned()].into_iter().chain(words[1..].to_vec()).collect();
+    if let Ok(figures) = caller.run(&words, program.input) {
+        answer.set_figures(&figures.out);
+    }
+    Ok(answer)
 }
 
 fn simulate(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {

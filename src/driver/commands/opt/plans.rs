@@ -1,6 +1,6 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
-use crate::auto::edits::Estimates;
+use crate::{auto::edits::Estimates, run::timelines::Estimate};
 use grammar::{Program, Source, apply_bindings};
 use hir_check::Finding;
 use hir_plan::{
@@ -52,15 +52,12 @@ impl Processor<'_> {
     ) -> Option<Option<String>> {
         let world = self.plan_all_ranks(program, part, outcome)?;
         let overlap = if self.options.timelines.is_requested() {
-            let report = self.write_timelines((program, &world), part, outcome)?;
-            let estimates = self.estimates(&world, part);
-            let gains = self.options.timelines.overlap.then(|| estimates.gains(program, &world)).flatten();
+            let (report, (timeline, gains)) = self.write_timelines((program, &world), part, outcome)?;
+            let is_asked = self.options.timelines.overlap;
+            let edits = is_asked.then(|| self.estimates(&world, part).report(program, &world, &timeline));
             let table = gains.map(|it| it.table()).unwrap_or_default();
-            estimates
-                .report(program, &world)
-                .into_iter()
-                .chain(table)
-                .fold(report, |report, it| report + &it + "\n")
+            let lines = edits.into_iter().flatten().chain(table);
+            lines.fold(report, |report, it| report + &it + "\n")
         } else {
             String::new()
         };
@@ -123,20 +120,21 @@ impl Processor<'_> {
         shown.map(hir_plan::plan_text).collect()
     }
 
-    /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the
+    /// Writes the estimated timeline, and returns the report on overlap and the times. Returns `None` on failure, with the
     /// reason in `outcome`.
     fn write_timelines(
         &self,
         (program, world): (&Program, &World),
         part: &Source,
         outcome: &mut PartOutcome,
-    ) -> Option<String> {
+    ) -> Option<(String, Estimate)> {
         let text = Planned { program, lines: &part.lines, limits: &self.limits };
         match self.options.timelines.write_estimated(world, Some(text), &[&part.name]) {
-            Ok(report) => {
+            Ok((report, estimate)) => {
                 outcome.summaries.extend(report.files);
                 let container = self.container.map(|it| format!("container {it}:"));
-                Some(container.into_iter().chain(report.overlap).map(|it| it + "\n").collect())
+                let lines = container.into_iter().chain(report.overlap).map(|it| it + "\n");
+                Some((lines.collect(), estimate))
             }
             Err(failure) => {
                 outcome.failure = Some(PartFailure::Timelines(failure));

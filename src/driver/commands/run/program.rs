@@ -17,7 +17,7 @@ use crate::{
         inputs::InputSpec,
         output,
         prepare::{PrepareOptions, Prepared, prepare},
-        timelines::estimated_overlap_json,
+        timelines::{Estimate, estimated_overlap_json, overlap_json},
     },
     session::Report,
     tool::{Reporter, certificate},
@@ -105,10 +105,11 @@ pub fn run(
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, world, screen, &mut say) {
         let lowered = lowered.take();
         let text = planned(prepared, lowered.as_ref(), &limits);
-        if is_timeline_due {
-            write_estimated_timelines(options, world, text, &names, &mut say)?;
-        }
-        let facts = simulated_facts(options, world, text, None, is_silent);
+        let estimate = match is_timeline_due {
+            true => Some(write_estimated_timelines(options, world, text, &names, &mut say)?),
+            false => None,
+        };
+        let facts = simulated_facts(options, world, text, estimate.map(|it| (it.0, None)), is_silent);
         return Ok(RunVerdict { facts, ..RunVerdict::with_line(Exit::Check, verdict) });
     }
     if let Some(note) = prepared.unused_ranks(processes) {
@@ -133,7 +134,7 @@ pub fn run(
     let text = planned(prepared, lowered.as_ref(), &limits);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => {
-            let edits = edits(options, text, world).0;
+            let edits = edits(options, text, world, None);
             if !edits.is_empty() {
                 let source = options.timelines.machine().machine.source(false);
                 say(Report::Note(format!("what would shorten the run; times are {source}:")));
@@ -144,14 +145,13 @@ pub fn run(
         Err(reason) => reason,
     };
     say_why_simulated(options, reason, &mut say);
-    let mut gains = None;
+    let mut estimate = None;
     if is_timeline_due {
-        write_estimated_timelines(options, world, text, &names, &mut say)?;
-        let (report, found) = edits(options, text, world);
-        report.into_iter().for_each(|it| say(Report::Note(it)));
-        gains = found;
+        let found = write_estimated_timelines(options, world, text, &names, &mut say)?;
+        edits(options, text, world, Some(&found)).into_iter().for_each(|it| say(Report::Note(it)));
+        estimate = Some(found);
     }
-    let facts = simulated_facts(options, world, text, gains.as_ref(), is_silent);
+    let facts = simulated_facts(options, world, text, estimate, is_silent);
     if options.no_values
         && options.expect.is_empty()
         && options.reference.is_none()
@@ -221,16 +221,22 @@ fn planned<'p>(
 }
 
 /// Returns what `--overlap` says about the passes that would shorten a run, and about each communication; nothing if ranks run several
-/// programs.
-fn edits(options: &Options, text: Option<Planned<'_>>, world: &World) -> (Vec<String>, Option<Gains>) {
+/// programs. The program is estimated, unless `known` has its times.
+fn edits(
+    options: &Options,
+    text: Option<Planned<'_>>,
+    world: &World,
+    known: Option<&Estimate>,
+) -> Vec<String> {
     let Some(Planned { program, lines, limits }) = text.filter(|_| options.timelines.overlap) else {
-        return (Vec::new(), None);
+        return Vec::new();
     };
     let machine = options.timelines.machine();
     let estimates = Estimates { lines, ranks: world.len(), limits, machine };
-    let (mut report, gains) = (estimates.report(program, world), estimates.gains(program, world));
-    report.extend(gains.iter().flat_map(Gains::table));
-    (report, gains)
+    let own = if known.is_none() { estimates.gains(program, world).ok() } else { None };
+    let Some((timeline, gains)) = known.or(own.as_ref()) else { return Vec::new() };
+    let table = gains.iter().flat_map(Gains::table);
+    estimates.report(program, world, timeline).into_iter().chain(table).collect()
 }
 
 /// Returns what the file of `-J` says about a run without GPUs.
@@ -238,16 +244,22 @@ fn simulated_facts(
     options: &Options,
     world: &World,
     text: Option<Planned<'_>>,
-    gains: Option<&Gains>,
+    estimate: Option<Estimate>,
     is_silent: bool,
 ) -> Map<String, Value> {
     if options.json.is_none() || is_silent {
         return Map::new();
     }
-    let mut overlap = estimated_overlap_json(world, text, options.timelines.machine());
-    if let Some((overlap, gains)) = overlap.as_mut().zip(gains) {
-        overlap["gains"] = gains.json();
-    }
+    let overlap = match estimate {
+        Some((timeline, gains)) => {
+            let mut overlap = overlap_json(&timeline);
+            if let Some(gains) = gains {
+                overlap["gains"] = gains.json();
+            }
+            Some(overlap)
+        }
+        None => estimated_overlap_json(world, text, options.timelines.machine()),
+    };
     let overlap = overlap.map(|it| ("overlap".to_owned(), it));
     Map::from_iter([("ranks".to_owned(), world.len().into())].into_iter().chain(overlap))
 }
@@ -350,9 +362,10 @@ fn write_estimated_timelines(
     text: Option<Planned<'_>>,
     names: &[&str],
     say: &mut dyn FnMut(Report),
-) -> Result<()> {
-    options.timelines.write_estimated(world, text, names)?.into_lines().for_each(|it| say(Report::Note(it)));
-    Ok(())
+) -> Result<Estimate> {
+    let (report, estimate) = options.timelines.write_estimated(world, text, names)?;
+    report.into_lines().for_each(|it| say(Report::Note(it)));
+    Ok(estimate)
 }
 
 /// Runs passes with verification after each, and returns their remarks.

@@ -1,4 +1,9 @@
-//! Advice for functions of tensor libraries that are not operators: how to write them with operators.
+//! Advice for what other languages have: functions of tensor libraries that are not operators, and lines of Python.
+
+const SLICE: &str =
+    "write `slice( x, { {0, 4, 1} {0, 8, 1} } )` for each part: start, end and step of each axis";
+
+const LOGIC: &str = "write `a && b`, `a || b` or `!a`";
 
 /// The names of functions, in lower case and without `_`, and what to write. In the formulas, `x` is the operand.
 const ADVICE: &[(&[&str], &str)] = &[
@@ -35,6 +40,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["dropout"],
         "write it with `rng_uniform` and `where`: where(rng_uniform < 1 - p, x, 0) * (1 / (1 - p)), one statement for each operation; `sdpa` has its own `dropout_p`",
     ),
+    (&["and", "or", "not", "logicaland", "logicalor", "logicalnot"], LOGIC),
     (&["swish"], "write `silu`, which is the same function"),
     (&["swiglu"], "write it with `silu` and `*`: silu(gate) * up, one statement for each operation"),
     (
@@ -74,10 +80,15 @@ const ADVICE: &[(&[&str], &str)] = &[
         "write `matmul(a, b)`, or `linear(x, weight)` for a transposed weight",
     ),
     (&["view", "reshape", "flatten", "unflatten"], "write `reshape( x )`, with the axes of the result"),
-    (&["cat", "concat", "concatenate", "stack"], "write `cat( { a, b }, 0 )`: the tensors and the axis"),
     (
-        &["chunk", "split", "narrow"],
-        "write `slice( x, { {0, 4, 1} {0, 8, 1} } )` for each part: start, end and step of each axis",
+        &["item", "tolist", "numpy", "cpu", "print"],
+        "make it an output, which `hir run --output T1=T1.npy` writes",
+    ),
+    (&["cat", "concat", "concatenate", "stack"], "write `cat( { a, b }, 0 )`: the tensors and the axis"),
+    (&["chunk", "split", "narrow"], SLICE),
+    (
+        &["len", "shape", "size", "numel", "ndim", "dim"],
+        "the axes state the extents: `iS0{8}` has 8, and `iS0{i1}` has the scalar `i1`",
     ),
     (
         &["zeros", "ones", "empty", "zeroslike", "oneslike"],
@@ -125,8 +136,55 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// The words of lines that are not Host IR, and what to write: those with which a line begins, and those in a value.
+const WORDS: &[(&[&str], bool, &str)] = &[
+    (
+        &["for"],
+        true,
+        "write `FOR i0 from 0 to 4:`, which counts; an operator computes all elements, without a loop",
+    ),
+    (&["while"], true, "write `FOR i0 from 0 to 4:`, the only loop"),
+    (&["if"], true, "write `IF Manual ( rank == 0 ):` for statements, `where(condition, a, b)` for elements"),
+    (&["if"], false, "write `where(condition, a, b)`, which selects elements"),
+    (&["return"], true, "remove it: the header names the results, as in `(T0) -> (T1)`"),
+    (&["def", "import", "from", "with"], true, "remove it: a `%HostIrContainer` has only statements"),
+    (&["lambda"], false, "write one statement for each operation"),
+    (&["and", "or", "not"], false, LOGIC),
+];
+
+/// Returns what to write instead of a line with a syntax error, if it is Python.
+pub(crate) fn of_line(line: &str) -> Option<&'static str> {
+    let line = line.split("//").next().unwrap_or(line).trim();
+    let is_letter = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '.');
+    let mut words = line.split(|it| !is_letter(it));
+    let first = words.next()?;
+    let is_statement = first.starts_with('T') && first[1..].starts_with(|it: char| it.is_ascii_digit());
+    if is_statement && ["+=", "-=", "*=", "/="].iter().any(|it| line.contains(it)) {
+        return Some("write a statement with another result, as `T2 = T1 + T0`");
+    }
+    let row = WORDS.iter().find(|(names, begins, _)| match begins {
+        true => names.contains(&first),
+        false => is_statement && words.clone().any(|it| names.contains(&it)),
+    });
+    if let Some((.., advice)) = row {
+        return Some(advice);
+    }
+    let has_text = ['"', '\''].iter().any(|it| line.matches(*it).count() > 1);
+    if has_text || line.contains("([") {
+        let called = line.match_indices('(').filter_map(|it| line[..it.0].rsplit(|it| !is_letter(it)).next());
+        let advice = called.filter(|it| !it.is_empty()).find_map(of_function);
+        return advice.or_else(|| {
+            has_text.then_some("remove it: statements contain no texts, and `//` begins a comment")
+        });
+    }
+    // Axes have braces: `T0[0:4]`.
+    let (_, value) = line.split_once('=')?;
+    let (inside, _) = value.split_once('[')?.1.split_once(']')?;
+    (is_statement && !inside.contains('{')).then_some(SLICE)
+}
+
 /// Returns how to write a function that is not an operator, if its name is well known.
-pub(super) fn advice(name: &str) -> Option<&'static str> {
+pub(crate) fn of_function(name: &str) -> Option<&'static str> {
     // `T0.t()`, `torch.sum(T0)`.
     let name = name.rsplit('.').next().unwrap_or(name).replace('_', "").to_ascii_lowercase();
     ADVICE.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, text)| *text)
