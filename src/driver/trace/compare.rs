@@ -86,7 +86,7 @@ pub fn compare(traces: &[RankTrace], world: &World, timeline: &Timeline) -> Opti
             row.set(it);
             row.estimated.add(it);
             for it in partners {
-                row.posted = row.posted.take().or_else(|| it.call.posted.clone());
+                row.posted = row.posted.take().or_else(|| it.call.posted.as_deref().map(str::to_owned));
                 row.measured.add(it);
             }
         }
@@ -96,8 +96,8 @@ pub fn compare(traces: &[RankTrace], world: &World, timeline: &Timeline) -> Opti
 
 impl Row {
     fn set(&mut self, it: &Measured<'_>) {
-        (self.line, self.name, self.bytes) = (it.call.line, it.call.name.clone(), it.call.bytes);
-        self.posted.clone_from(&it.call.posted);
+        (self.line, self.name, self.bytes) = (it.call.line, it.call.name.to_string(), it.call.bytes);
+        self.posted = it.call.posted.as_deref().map(str::to_owned);
     }
 }
 
@@ -132,10 +132,10 @@ fn estimate(world: &World, timeline: &Timeline) -> Vec<RankTrace> {
         let row = &timeline.rows[it.row];
         let collective = match it.kind {
             SliceKind::Compute => None,
-            SliceKind::Communication => Some(call(&world[row.rank], it, &row.lane)),
+            SliceKind::Communication => Some(Box::new(call(&world[row.rank], it, &row.lane))),
             SliceKind::DataMovement | SliceKind::Wait => continue,
         };
-        let kernel = |end| Kernel { name: it.label.clone(), begin: it.begin, end, collective };
+        let kernel = |end| Kernel { name: it.label.as_str().into(), begin: it.begin, end, collective };
         ranks.entry(row.rank).or_default().extend(it.end.map(kernel));
     }
     ranks.into_iter().map(|(rank, kernels)| RankTrace { rank, kernels }).collect()
@@ -155,8 +155,8 @@ fn call(plan: &Plan, slice: &Slice, lane: &Lane) -> Call {
         Lane::Host | Lane::Stream(_) | Lane::Group(_) => format!("{lane} of rank {}", plan.rank),
     };
     Call {
-        name: slice.label.clone(),
-        group,
+        name: slice.label.as_str().into(),
+        group: group.into(),
         bytes: bytes.map(|it| it as u64),
         posted: None,
         line: slice.line,

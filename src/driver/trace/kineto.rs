@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
 };
 
 use serde::{
@@ -11,7 +11,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::ranks::{Call, Kernel, RankTrace, TraceError, short_name};
+use super::ranks::{Call, Kernel, RankTrace, Texts, TraceError, short_name};
 
 /// Maximum number of events that are kept. Traces of 256 MiB, the largest that are read, usually have fewer.
 const MAX_EVENTS: usize = 1_000_000;
@@ -20,7 +20,7 @@ const MAX_EVENTS: usize = 1_000_000;
 #[serde(rename_all = "camelCase")]
 struct File<'a> {
     #[serde(borrow, deserialize_with = "used_events")]
-    trace_events: Vec<Event<'a>>,
+    trace_events: Events<'a>,
     #[serde(default)]
     distributed_info: Option<Distributed>,
 }
@@ -43,43 +43,7 @@ struct Event<'a> {
     #[serde(default)]
     tid: Value,
     #[serde(default)]
-    args: Option<Box<Arguments>>,
-}
-
-impl Event<'_> {
-    fn is_frame(&self) -> bool {
-        self.cat == "python_function" || self.name.starts_with("autograd::engine")
-    }
-
-    fn is_launch(&self) -> bool {
-        matches!(&*self.cat, "cuda_runtime" | "cuda_driver")
-    }
-}
-
-/// Reads the events that count: a small archive may have many others.
-fn used_events<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Vec<Event<'a>>, D::Error> {
-    struct Used;
-    impl<'de> Visitor<'de> for Used {
-        type Value = Vec<Event<'de>>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a sequence")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
-            let mut used = Vec::new();
-            while let Some(it) = all.next_element::<Event<'de>>()? {
-                if it.cat == "kernel" || it.is_frame() || it.is_launch() {
-                    if used.len() == MAX_EVENTS {
-                        return Err(de::Error::custom(format!("it has more than {MAX_EVENTS} events")));
-                    }
-                    used.push(it);
-                }
-            }
-            Ok(used)
-        }
-    }
-    from.deserialize_seq(Used)
+    args: Option<Arguments>,
 }
 
 #[derive(Default, Deserialize)]
@@ -97,52 +61,119 @@ struct Arguments {
     correlation: Option<u64>,
 }
 
+/// The events that count: a small archive may have many others.
+#[derive(Default)]
+struct Events<'a> {
+    kernels: Vec<Kernel>,
+    /// The kernels of collectives by the correlation with their launches.
+    correlated: HashMap<u64, u32>,
+    /// By thread, what the host does.
+    threads: BTreeMap<String, Vec<HostEvent<'a>>>,
+    texts: Texts,
+    count: usize,
+}
+
+/// What a thread does: a function with its name, or a launch with its correlation.
+struct HostEvent<'a> {
+    begin: f64,
+    end: f64,
+    what: Result<Cow<'a, str>, u64>,
+}
+
+impl<'a> Events<'a> {
+    /// Keeps an event, if it counts.
+    fn add(&mut self, it: Event<'a>) {
+        let (begin, end) = (it.ts, it.ts + it.dur);
+        let correlation = it.args.as_ref().and_then(|it| it.correlation);
+        let what = match &*it.cat {
+            "kernel" => {
+                let name = self.texts.share(&it.name);
+                let collective = Call::of(it, &mut self.texts).map(Box::new);
+                if let Some(number) = correlation.filter(|_| collective.is_some()) {
+                    self.correlated.insert(number, self.kernels.len() as u32);
+                }
+                self.kernels.push(Kernel { name, begin, end, collective });
+                self.count += 1;
+                return;
+            }
+            "cuda_runtime" | "cuda_driver" => {
+                let Some(number) = correlation else { return };
+                Err(number)
+            }
+            "python_function" => Ok(it.name),
+            _ if it.name.starts_with("autograd::engine") => Ok(it.name),
+            _ => return,
+        };
+        self.count += 1;
+        self.threads.entry(it.tid.to_string()).or_default().push(HostEvent { begin, end, what });
+    }
+}
+
+/// Reads the events that count.
+fn used_events<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Events<'a>, D::Error> {
+    struct Used;
+    impl<'de> Visitor<'de> for Used {
+        type Value = Events<'de>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a sequence")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut used = Events::default();
+            while let Some(it) = all.next_element::<Event<'de>>()? {
+                used.add(it);
+                if used.count > MAX_EVENTS {
+                    return Err(de::Error::custom(format!("it has more than {MAX_EVENTS} events")));
+                }
+            }
+            Ok(used)
+        }
+    }
+    from.deserialize_seq(Used)
+}
+
 /// Reads a trace; `number` is that of the file.
 ///
 /// # Errors
 /// The text is no trace, or has no kernels.
 pub fn parse(text: &str, number: usize) -> Result<RankTrace, TraceError> {
     let file: File<'_> = serde_json::from_str(text)?;
-    let posted = posted_by(&file.trace_events);
-    let kernels = file.trace_events.into_iter().filter(|it| it.cat == "kernel");
-    let mut kernels: Vec<Kernel> = kernels.map(|it| Kernel::of(it, &posted)).collect();
+    let kernels = file.trace_events.posted();
     if kernels.is_empty() {
         return Err(TraceError::NoKernels);
     }
-    kernels.sort_by(|a, b| a.begin.total_cmp(&b.begin));
     let rank = file.distributed_info.and_then(|it| it.rank).unwrap_or(number);
     Ok(RankTrace { rank, kernels })
 }
 
-/// Returns which function launches the kernels of each collective, by the correlation of launch and kernel.
-fn posted_by(events: &[Event<'_>]) -> HashMap<u64, String> {
-    let correlation = |it: &Event<'_>| it.args.as_ref().and_then(|it| it.correlation);
-    let collectives = events.iter().filter(|it| it.cat == "kernel" && is_collective(it));
-    let mut open: HashSet<u64> = collectives.filter_map(correlation).collect();
-    // Frames and launches of each thread, by the time at which they begin, outer frames first.
-    let mut threads: HashMap<String, Vec<&Event<'_>>> = HashMap::new();
-    for it in events {
-        if it.is_frame() || it.is_launch() && correlation(it).is_some_and(|it| open.remove(&it)) {
-            threads.entry(it.tid.to_string()).or_default().push(it);
-        }
-    }
-    let mut found = HashMap::new();
-    for mut events in threads.into_values() {
-        events.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
-        let mut stack: Vec<&Event<'_>> = Vec::new();
-        for it in events {
-            stack.retain(|frame| frame.ts + frame.dur >= it.ts);
-            match correlation(it) {
-                None => stack.push(it),
-                Some(number) => {
-                    let own = stack.iter().rev().find_map(|it| own_function(&it.name));
-                    let autograd = stack.iter().any(|it| it.name.starts_with("autograd::"));
-                    found.extend(own.or(autograd.then(|| "backward".to_owned())).map(|it| (number, it)));
+impl Events<'_> {
+    /// Returns the kernels in the order of their times, those of collectives with the function that launches them.
+    fn posted(mut self) -> Vec<Kernel> {
+        for mut events in self.threads.into_values() {
+            // Outer functions come first.
+            events.sort_by(|a, b| a.begin.total_cmp(&b.begin).then(b.end.total_cmp(&a.end)));
+            let mut stack: Vec<(f64, &str)> = Vec::new();
+            for it in &events {
+                stack.retain(|frame| frame.0 >= it.begin);
+                match &it.what {
+                    Ok(name) => stack.push((it.end, name)),
+                    Err(number) => {
+                        // Several launches may have one correlation: the first one is that of the kernel.
+                        let Some(kernel) = self.correlated.remove(number) else { continue };
+                        let own = stack.iter().rev().find_map(|it| own_function(it.1));
+                        let autograd = stack.iter().any(|it| it.1.starts_with("autograd::"));
+                        let posted = own.or(autograd.then(|| "backward".to_owned()));
+                        if let Some(call) = &mut self.kernels[kernel as usize].collective {
+                            call.posted = posted.map(|it| self.texts.share(&it));
+                        }
+                    }
                 }
             }
         }
+        self.kernels.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+        self.kernels
     }
-    found
 }
 
 /// Writes `train.py(24): step`, a function of no installed package, as `step (train.py)`.
@@ -156,37 +187,26 @@ fn own_function(frame: &str) -> Option<String> {
     is_own.then(|| format!("{function} ({file})"))
 }
 
-fn is_collective(event: &Event<'_>) -> bool {
-    event.name.starts_with("nccl") || event.args.as_ref().is_some_and(|it| it.collective.is_some())
-}
-
-impl Kernel {
-    fn of(event: Event<'_>, posted: &HashMap<u64, String>) -> Self {
-        let is_collective = is_collective(&event);
+impl Call {
+    /// Returns what the event of a kernel says about its collective; `None` if it computes.
+    fn of(event: Event<'_>, texts: &mut Texts) -> Option<Self> {
         let arguments = event.args.unwrap_or_default();
+        if !event.name.starts_with("nccl") && arguments.collective.is_none() {
+            return None;
+        }
         let text = |it: Value| it.as_str().map_or_else(|| it.to_string(), str::to_owned);
-        let collective = is_collective.then(|| {
-            let posted = arguments.correlation.and_then(|it| posted.get(&it).cloned());
-            let bytes = arguments.dtype.as_deref().and_then(element_bytes);
-            let elements = arguments.elements.and_then(|it| it.as_u64());
-            // Without the arguments of newer versions, the kernels of a stream are those of a group.
-            let stream = arguments.stream.map(|it| format!("of stream {}", text(it)));
-            let group = arguments.group.map(text).or(stream).unwrap_or_default();
-            let group = match arguments.description.filter(|it| !it.is_empty() && *it != "undefined") {
-                Some(description) => format!("{group} ({description})"),
-                None => group,
-            };
-            let name = arguments.collective.unwrap_or_else(|| short_name(&event.name).to_owned());
-            Call {
-                name,
-                group,
-                bytes: elements.zip(bytes).map(|it| it.0.saturating_mul(it.1)),
-                posted,
-                line: None,
-            }
-        });
-        let (begin, end) = (event.ts, event.ts + event.dur);
-        Self { name: event.name.into_owned(), begin, end, collective }
+        let bytes = arguments.dtype.as_deref().and_then(element_bytes);
+        let elements = arguments.elements.and_then(|it| it.as_u64());
+        // Without the arguments of newer versions, the kernels of a stream are those of a group.
+        let stream = arguments.stream.map(|it| format!("of stream {}", text(it)));
+        let group = arguments.group.map(text).or(stream).unwrap_or_default();
+        let group = match arguments.description.filter(|it| !it.is_empty() && *it != "undefined") {
+            Some(description) => format!("{group} ({description})"),
+            None => group,
+        };
+        let name = arguments.collective.as_deref().unwrap_or_else(|| short_name(&event.name));
+        let bytes = elements.zip(bytes).map(|it| it.0.saturating_mul(it.1));
+        Some(Self { name: texts.share(name), group: texts.share(&group), bytes, posted: None, line: None })
     }
 }
 

@@ -112,7 +112,7 @@ pub struct Job {
 }
 
 /// The name, the group, the bytes and the place of a kind.
-type KindKey = (String, String, Option<u64>, Option<String>);
+type KindKey<'t> = (&'t str, &'t str, Option<u64>, Option<&'t str>);
 
 /// A kind, how often each rank comes last, and how long each kernel computes beside it.
 type Sums<'t> = (Kind, BTreeMap<usize, usize>, BTreeMap<&'t str, f64>);
@@ -126,13 +126,12 @@ pub fn analyze(traces: &[RankTrace]) -> Job {
     };
     let ranks = traces.iter().zip(&beside).map(of_rank).collect();
     let (collectives, notes) = pair(traces);
-    let mut kinds: BTreeMap<KindKey, Sums<'_>> = BTreeMap::new();
+    let mut kinds: BTreeMap<KindKey<'_>, Sums<'_>> = BTreeMap::new();
     for it in collectives.iter().filter_map(|it| it.measured(&beside)) {
         let call = it.call;
         // Calls of one kind at several places are several kinds.
-        let key = (call.name.clone(), call.group.clone(), call.bytes, call.posted.clone());
-        let (kind, last, names) = kinds.entry(key.clone()).or_default();
-        (kind.name, kind.group, kind.bytes, kind.posted) = key;
+        let key = (&*call.name, &*call.group, call.bytes, call.posted.as_deref());
+        let (kind, last, names) = kinds.entry(key).or_default();
         kind.count += 1;
         kind.kernel += it.kernel;
         kind.transfer += it.transfer;
@@ -141,15 +140,16 @@ pub fn analyze(traces: &[RankTrace]) -> Job {
         let own = (it.longest.1.begin, it.longest.1.end);
         for kernel in traces[it.longest.0].computing(own) {
             let both = kernel.end.min(own.1) - kernel.begin.max(own.0);
-            *names.entry(kernel.name.as_str()).or_default() += both;
+            *names.entry(&*kernel.name).or_default() += both;
         }
     }
     let mut kinds: Vec<Kind> = kinds
-        .into_values()
-        .map(|(kind, last, names)| {
+        .into_iter()
+        .map(|((name, group, bytes, posted), (kind, last, names))| {
+            let (name, group, posted) = (name.to_owned(), group.to_owned(), posted.map(str::to_owned));
             let (last, last_count) = last.into_iter().max_by_key(|it| it.1).unwrap_or_default();
             let beside = names.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|it| it.0.to_owned());
-            Kind { last, last_count, beside, ..kind }
+            Kind { name, group, bytes, posted, last, last_count, beside, ..kind }
         })
         .collect();
     kinds.sort_by(|a, b| (b.kernel - b.hidden).total_cmp(&(a.kernel - a.hidden)));

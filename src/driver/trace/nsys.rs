@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    ranks::{Call, Kernel, RankTrace, TraceError, short_name},
+    ranks::{Call, Kernel, RankTrace, Texts, TraceError, short_name},
     sqlite::{Database, Value},
 };
 
@@ -59,20 +59,21 @@ pub fn parse(bytes: &[u8], first: usize) -> Result<Vec<RankTrace>, TraceError> {
     let is_collective = |it: &Row| text(it.name).starts_with("nccl");
     let calls = ranks.values().flatten().filter(|it| is_collective(it)).map(|it| it.launch).collect();
     let posted = posted_by(&database, &texts, calls)?;
+    let mut shared = Texts::default();
     let trace = |(rank, rows): (usize, Vec<Row>)| {
         // Numbers of streams differ between the ranks of a process, their order does not.
         let streams: BTreeSet<i64> = rows.iter().filter(|it| is_collective(it)).map(|it| it.stream).collect();
         let kernel = |it: Row| {
-            let name = text(it.name).to_owned();
+            let name = shared.share(text(it.name));
             let collective = is_collective(&it).then(|| Call {
-                name: short_name(&name).to_owned(),
-                group: format!("of stream {}", streams.range(..it.stream).count() + 1),
+                name: shared.share(short_name(&name)),
+                group: shared.share(&format!("of stream {}", streams.range(..it.stream).count() + 1)),
                 bytes: None,
-                posted: posted.get(&it.launch).cloned(),
+                posted: posted.get(&it.launch).map(|it| shared.share(it)),
                 line: None,
             });
             let [begin, end] = [it.begin, it.end].map(|it| it as f64 / 1000.0);
-            Kernel { name, begin, end, collective }
+            Kernel { name, begin, end, collective: collective.map(Box::new) }
         };
         let mut kernels: Vec<Kernel> = rows.into_iter().map(kernel).collect();
         kernels.sort_by(|a, b| a.begin.total_cmp(&b.begin));

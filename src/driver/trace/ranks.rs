@@ -1,5 +1,7 @@
 //! The kernels of ranks, as traces of both formats have them.
 
+use std::{collections::HashSet, sync::Arc};
+
 use hir_plan::timeline::overlap::union;
 
 use super::sqlite::Damaged;
@@ -17,28 +19,44 @@ pub struct RankTrace {
 #[derive(Debug)]
 pub struct Kernel {
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// When it begins.
     pub begin: f64,
     /// When it ends.
     pub end: f64,
     /// The collective that it executes; `None` if it computes.
-    pub collective: Option<Call>,
+    pub collective: Option<Box<Call>>,
 }
 
 /// What the trace says about a collective.
 #[derive(Debug)]
 pub struct Call {
     /// What it does, such as `allreduce`.
-    pub name: String,
+    pub name: Arc<str>,
     /// The name of its group.
-    pub group: String,
+    pub group: Arc<str>,
     /// The bytes of its input.
     pub bytes: Option<u64>,
     /// The function that posts it, as `step (train.py)`, if the trace has stacks; `backward` for a thread of autograd.
-    pub posted: Option<String>,
+    pub posted: Option<Arc<str>>,
     /// The line of the program, of an estimate.
     pub line: Option<u32>,
+}
+
+/// The texts of a trace, each once: it has few names and many kernels.
+#[derive(Default)]
+pub(super) struct Texts(HashSet<Arc<str>>);
+
+impl Texts {
+    /// Returns the text that all kernels share.
+    pub fn share(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(new.clone());
+        new
+    }
 }
 
 /// Why a file is no trace.
