@@ -7,7 +7,7 @@
 
 use std::{
     sync::atomic::Ordering,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use super::Engine;
@@ -72,10 +72,11 @@ impl Engine {
         let mut best: Option<ClockReading> = None;
         for _ in 0..READINGS {
             let event = self.device.event(true)?;
-            let before = host_microseconds();
+            // The host's clock may be set meanwhile.
+            let (before, started) = (host_microseconds(), Instant::now());
             self.device.record(event, self.main_stream)?;
             self.device.synchronize(self.main_stream)?;
-            let error = (host_microseconds() - before) / 2.0;
+            let error = started.elapsed().as_secs_f64() * 1e6 / 2.0;
             if best.is_none_or(|it| error < it.error) {
                 best = Some(ClockReading { event, time: before + error, error });
             }
