@@ -68,12 +68,11 @@ struct Kind {
 /// Returns what errors of one kind have in common. The help for a name that a statement determines is a line to paste, a
 /// different one for each name, and that for a syntax error is for its line, so these errors are not alike.
 fn kind(it: &Diagnostic) -> (Code, String) {
-    let is_own = |help: &&Box<str>| match it.code {
+    let help = it.help.as_deref().filter(|help| match it.code {
         Code::UnknownTensor => help.contains(": `%tensor"),
         it => matches!(it, Code::Syntax | Code::BadToken),
-    };
-    let help = it.help.as_ref().filter(is_own);
-    (it.code, shape(&it.message) + help.map_or("", |it| it))
+    });
+    (it.code, shape(&it.message) + help.unwrap_or_default())
 }
 
 /// Returns a message with `#` for each number.

@@ -82,8 +82,10 @@ fn tools() -> Vec<Tool> {
         about: "Report how communication and computation overlap, and what each communication costs: measured on GPUs, estimated without",
         command: || command::<super::run::Options>(super::run::EXAMPLES),
         run: |mut line| {
-            let is_trace =
-                |it: &OsString| it.to_str().is_some_and(|it| it == "--trace" || it.starts_with("--trace="));
+            // The help is that with traces, which says what other options there are.
+            let is_trace = |it: &OsString| {
+                it.to_str().is_some_and(|it| matches!(it, "--trace" | "--help" | "-h") || it.starts_with("--trace="))
+            };
             if line.arguments.iter().any(is_trace) {
                 let examples = super::trace::EXAMPLES;
                 let run = super::trace::run;

@@ -25,12 +25,15 @@ use crate::{
 };
 
 /// The examples of `--help`.
-pub(super) const EXAMPLES: &str = "  hir overlap --trace rank0.json rank1.json.gz     what collectives transfer, what they wait, and what hides them
+pub(super) const EXAMPLES: &str = "  hir overlap program.hir                          what each communication of a program costs
+  hir overlap --trace rank0.json rank1.json.gz     what collectives transfer, what they wait, and what hides them
   hir overlap program.hir --trace rank*.json       each communication of a program, measured beside estimated";
 
 /// Reads the traces of the ranks of a job that torch.profiler (`prof.export_chrome_trace`) or Nsight Systems (`nsys export --type sqlite`) has
 /// written, and reports for each collective how long the data takes, how long ranks wait for the last one, and what hides it. With a program,
 /// its communications are estimated and compared with those of the rank of the first trace, by kind, size and order.
+///
+/// Without `--trace`, a program is estimated, or measured on GPUs: `hir overlap` then has the options of `hir run`, such as `--passes`.
 #[derive(Parser)]
 #[command(name = "hir overlap", version = crate::tool::version())]
 pub(super) struct Options {
