@@ -88,10 +88,11 @@ fn attack(count: usize) -> Result<(String, usize), Failed> {
         let mut after = before.clone();
         let wanted = 1 + rng.below(4);
         let made: Vec<_> = (0..wanted).filter_map(|_| rewrites::rewrite(&mut after, &mut rng)).collect();
+        let is_reordered = made.iter().any(|it| it.name == rewrites::REORDER);
         let is_right = made.iter().all(|it| it.is_right);
         let pair = if rng.chance(50) { [&before, &after] } else { [&after, &before] };
         let fault = |it: String| format!("seed {seed}: {it}");
-        let (comparison, example) = judge(pair, &[], &mut rng).map_err(fault)?;
+        let (comparison, example) = judge(pair, is_reordered, &[], &mut rng).map_err(fault)?;
         let differs = comparison == Comparison::Differ;
         let mut verdict = Verdict::Refused;
         let mut is_broken = false;
@@ -112,7 +113,7 @@ fn attack(count: usize) -> Result<(String, usize), Failed> {
                 .into());
             }
             if let Verdict::OnRange(limits) = &verdict {
-                let (within, of) = judge(pair, limits, &mut rng).map_err(fault)?;
+                let (within, of) = judge(pair, is_reordered, limits, &mut rng).map_err(fault)?;
                 is_broken = within == Comparison::Differ;
                 example = of.unwrap_or(example);
             }

@@ -204,7 +204,13 @@ fn cut(dtype: Type) -> f64 {
 }
 
 /// Runs a program. Where a finite value of an operator that is no sum or product is larger than `most`, a sample is unclear.
-fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type, most: f64) -> Result<Trace, String> {
+fn trace(
+    terms: &Terms,
+    inputs: &Inputs,
+    coarsest: Type,
+    most: f64,
+    is_reordered: bool,
+) -> Result<Trace, String> {
     let (text, ids) = terms.text(Some(SAMPLES));
     let plans = plans(&text)?;
     let found = outputs(&plans, inputs.data(0..SAMPLES * ELEMENTS, plans.len()))?;
@@ -220,7 +226,8 @@ fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type, most: f64) -> Result<Tr
         }
     }
     let (mut scales, mut is_unclear) = (vec![0.0f64; SAMPLES], vec![false; SAMPLES]);
-    let cut = cut(coarsest);
+    // In a sum, no difference is too small then.
+    let (cut, cut_of_sums) = (cut(coarsest), if is_reordered { 0.0 } else { cut(coarsest) });
     for id in terms.needed_by(&terms.outputs) {
         let Some(results) = values.get(&id) else { continue };
         let node = terms.operation(id);
@@ -237,7 +244,14 @@ fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type, most: f64) -> Result<Tr
                     _ => 0.0,
                 };
                 is_unclear[sample] |= value.is_finite() && value.abs() > most
-                    || is_rounded(&node.op, node.dtype != terms.base, &operands, at, *result, cut);
+                    || is_rounded(
+                        &node.op,
+                        node.dtype != terms.base,
+                        &operands,
+                        at,
+                        *result,
+                        [cut, cut_of_sums],
+                    );
             }
         }
     }
@@ -246,13 +260,21 @@ fn trace(terms: &Terms, inputs: &Inputs, coarsest: Type, most: f64) -> Result<Tr
 }
 
 /// Returns whether an element depends on rounding, or on an overflow of a sum or a product, as the head of this file says.
-fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: f64, cut: f64) -> bool {
+fn is_rounded(
+    op: &Op,
+    is_converted: bool,
+    of: &[&Vec<f64>],
+    at: usize,
+    result: f64,
+    [cut, of_sums]: [f64; 2],
+) -> bool {
     let is_negative_zero = |it: f64| it == 0.0 && it.is_sign_negative();
     let sum = |terms: &[f64]| {
         let largest = terms.iter().fold(0.0f64, |largest, it| largest.max(it.abs()));
         let all_finite = terms.iter().all(|it| it.is_finite());
-        let is_absorbed = terms.iter().any(|it| *it != 0.0 && it.abs() < cut * 1e-3 * largest);
-        all_finite && (!result.is_finite() || is_absorbed || result != 0.0 && result.abs() < cut * largest)
+        let is_absorbed = terms.iter().any(|it| *it != 0.0 && it.abs() < of_sums * 1e-3 * largest);
+        all_finite
+            && (!result.is_finite() || is_absorbed || result != 0.0 && result.abs() < of_sums * largest)
     };
     // Numbers of half precision below 2^-14 have less digits, or none.
     let underflows = |exact: f64| (exact - result).abs() > 0.02 * exact.abs() && result.abs() < 6.2e-5;
@@ -301,8 +323,11 @@ fn is_rounded(op: &Op, is_converted: bool, of: &[&Vec<f64>], at: usize, result: 
 }
 
 /// Compares two programs for random inputs within limits: the result is the largest difference that is clear, and the first sample that has it.
+///
+/// Of a pair with sums in another order, only infinities and NaNs differ clearly, also where rounding decides about them.
 pub fn judge(
     pair: [&Terms; 2],
+    is_reordered: bool,
     limits: &[Limit],
     rng: &mut Rng,
 ) -> Result<(Comparison, Option<String>), String> {
@@ -318,7 +343,8 @@ pub fn judge(
         () => (Type::Float, 1e-4),
     };
     let most = limits.iter().filter(|it| it.tensor.is_none()).fold(f64::MAX, |most, it| most.min(it.number));
-    let traces = [trace(pair[0], &inputs, coarsest, most)?, trace(pair[1], &inputs, coarsest, most)?];
+    let [one, other] = pair.map(|it| trace(it, &inputs, coarsest, most, is_reordered));
+    let traces = [one?, other?];
     let mut worst = (Comparison::Equal, None);
     for sample in 0..SAMPLES {
         let scale = traces[0].scales[sample].max(traces[1].scales[sample]);
@@ -331,7 +357,8 @@ pub fn judge(
         else {
             continue;
         };
-        let is_unclear = traces.iter().any(|it| it.is_unclear[sample]);
+        let is_rounded = is_reordered && one.is_finite() && other.is_finite();
+        let is_unclear = is_rounded || traces.iter().any(|it| it.is_unclear[sample]);
         let found = if is_unclear { found.min(Comparison::Unclear) } else { found };
         if found > worst.0 {
             let confirms = found == Comparison::Differ;

@@ -36,7 +36,7 @@ fn term(terms: &mut Terms, depth: usize, rng: &mut Rng) -> Id {
             terms.number(text)
         };
     }
-    match rng.below(20) {
+    match rng.below(22) {
         0..=3 => {
             let guarded = term(terms, depth - 1, rng);
             let condition = condition(terms, guarded, rng);
@@ -100,6 +100,14 @@ fn term(terms: &mut Terms, depth: usize, rng: &mut Rng) -> Id {
             let sum = terms.op(Op::Infix("+"), &of[..2]);
             let op = rng.choose_cloned(&[Op::Infix("+"), Op::Infix("*"), Op::Matmul]);
             terms.op(op, &[sum, of[2]])
+        }
+        // The order of a sum decides whether it is 0 or negative.
+        19 | 20 => {
+            let of = [0; 3].map(|_| rng.below(terms.inputs));
+            let sum = terms.op(Op::Infix("+"), &of[..2]);
+            let last = if rng.chance(60) { of[1] } else { of[2] };
+            let difference = terms.op(Op::Infix(rng.choose_cloned(&["-", "-", "+"])), &[sum, last]);
+            partial(terms, difference, rng)
         }
         _ => {
             let operand = term(terms, depth - 1, rng);

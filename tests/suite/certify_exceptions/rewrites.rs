@@ -62,7 +62,12 @@ pub const REWRITES: &[Rewrite] = &[
     field("negate-comparison", negate_comparison),
     field("mask-by-exp", mask_by_exp),
     field("scale-by-one", scale_by_one),
+    field(REORDER, reorder_sum),
+    field(REORDER, reorder_sum),
 ];
+
+/// The name of the rewrite that sums in another order, so that rounding decides about exceptions.
+pub const REORDER: &str = "reorder-sum";
 
 /// Makes one random rewrite where it applies, and returns it; `None` if no attempt applies.
 pub fn rewrite(terms: &mut Terms, rng: &mut Rng) -> Option<&'static Rewrite> {
@@ -128,6 +133,19 @@ fn reassociate(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
     let of = [inner.of[1], last];
     let sum = terms.op(outer.op.clone(), &of);
     set(terms, at, outer.op, &[inner.of[0], sum])
+}
+
+/// Makes `a + (b - c)` of `(a + b) - c`.
+fn reorder_sum(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
+    number(terms, at)?;
+    let outer = terms.nodes[at].clone();
+    let (Op::Infix("+" | "-"), &[inner, last]) = (&outer.op, &outer.of[..]) else { return None };
+    let inner = terms.nodes[inner].clone();
+    if inner.op != Op::Infix("+") {
+        return None;
+    }
+    let rest = terms.op(outer.op, &[inner.of[1], last]);
+    set(terms, at, inner.op, &[inner.of[0], rest])
 }
 
 fn transpose_twice(terms: &mut Terms, at: Id, _: &mut Rng) -> Option<()> {
