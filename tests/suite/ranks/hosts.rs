@@ -44,7 +44,7 @@ extern \"C\" int clock_gettime(clockid_t clock, timespec* time) noexcept {
 }
 ";
 
-/// Limits, silence and secrets do not depend on the time of day.
+/// Limits, silence and secrets do not depend on the time of day, and the times of all hosts are those of one clock.
 pub(super) fn clocks_of_hosts_may_differ() -> Result<(), Failed> {
     let folder = env::temp_dir().join(format!("hir-clocks-{}", process::id()));
     fs::create_dir_all(&folder)?;
@@ -53,22 +53,31 @@ pub(super) fn clocks_of_hosts_may_differ() -> Result<(), Failed> {
     let mut compiler = Command::new("c++");
     let built = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output_with_timeout()?;
     // A library that changes nothing would let the test pass.
-    let year = |late: bool| -> Result<i64, Failed> {
+    let seconds = |late: bool| -> Result<i64, Failed> {
         let mut command = Command::new("date");
         if late {
             command.env("LD_PRELOAD", &library);
         }
         Ok(String::from_utf8_lossy(&command.arg("+%s").output()?.stdout).trim().parse()?)
     };
-    if !built.status.success() || year(false)? - year(true)? < 6 * 3600 {
+    if !built.status.success() || seconds(false)? - seconds(true)? < 6 * 3600 {
         return Err(format!("{built:?}").into());
     }
-    for device in ["--device=cuda", "--device=sim"] {
-        let arguments = ["tests/cases/launch/two-hosts.hir", device, "--inputs=exact", "-T", "5"];
+    let timeline = folder.join("t.json");
+    let written = timeline.display().to_string();
+    for device in [&["--device=cuda", "--timeline", &written][..], &["--device=sim"]] {
+        let arguments =
+            [&["tests/cases/launch/two-hosts.hir", "--inputs=exact", "-T", "5"][..], device].concat();
         let ends = with_second_host(&arguments, |it| {
             it.env("LD_PRELOAD", &library);
         })?;
         expect(ends.iter().all(|it| it.0 == Some(0)) && ends[0].1.contains("[SUCCESS]"), &ends)?;
+    }
+    let trace: serde_json::Value = serde_json::from_str(&fs::read_to_string(&timeline)?)?;
+    let times = trace["traceEvents"].as_array().into_iter().flatten().filter_map(|it| it["ts"].as_f64());
+    let last = times.fold(0.0, f64::max);
+    if last == 0.0 || last > 20e6 {
+        return Err(format!("the last of the times, in microseconds: {last}").into());
     }
     Ok(fs::remove_dir_all(&folder)?)
 }
