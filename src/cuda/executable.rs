@@ -165,7 +165,7 @@ pub(super) fn lower(
         ExecutableBuilder::new(device, plan, memory, comms, cublaslt, epoch_address, logical_streams)?;
     builder.attention = attention;
     let fused = builder.lower_instructions()?;
-    let functions = load_kernels(device, &builder.kernels, &mut libraries.cubins)?;
+    let functions = load_kernels(device, plan, &builder, &mut libraries.cubins)?;
     let notes = builder.all_notes();
     let ExecutableBuilder { commands, first_calls, products, kernels_read_epoch, .. } = builder;
     let registers = REGISTER_BASE..REGISTER_BASE + (1 << 48);
@@ -189,16 +189,24 @@ pub(super) fn lower(
 /// before.
 fn load_kernels(
     device: &Device,
-    kernels: &Kernels,
+    plan: &Plan,
+    ExecutableBuilder { kernels, commands, .. }: &ExecutableBuilder<'_>,
     cubins: &mut FxHashMap<String, Vec<u8>>,
 ) -> Result<Vec<KernelFunction>> {
     let source = kernels.source();
     let cubin = match cubins.get(&source) {
         Some(it) => it,
         None => {
-            // The instances come last.
-            let names = kernels.functions().into_iter().rev().map(|it| it.0);
-            let names = format!("a kernel of {}", grammar::list_text(names, 4, "and"));
+            let launches = commands.iter().filter(|it| matches!(it.command, Command::Launch { .. }));
+            let mut places: Vec<String> = launches
+                .filter_map(|it| plan.code.get(it.inst as usize))
+                .map(|it| plan.location(it))
+                .collect();
+            places.dedup();
+            let names = match places.len() {
+                0 => "a kernel of every program".to_owned(),
+                _ => format!("a kernel of {}", grammar::list_text(places.iter(), 4, "or")),
+            };
             let compiled = kernels::nvrtc::compile(&source, device.capability, &names)?;
             cubins.entry(source).or_insert(compiled)
         }

@@ -66,7 +66,7 @@ pub enum HandshakeError {
     #[error("it does not follow hir's protocol")]
     NotHir,
     /// The other end has another secret, job, number of ranks or version.
-    #[error("it has another secret, or belongs to another job")]
+    #[error("it has another secret or another version of hir, or belongs to another job")]
     Unauthenticated,
 }
 

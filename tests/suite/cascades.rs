@@ -1,7 +1,7 @@
 //! Checks that one mistake in a text gives few errors: seeded edits of one token or line of every program that reads
 //! without an error (`mangle`).
 //!
-//! Half of the refused texts have one error, and of a hundred, 99 have three at most. An edit that gives more than `LIMIT` errors, twice as many if it replaces all of a name, fails the test. `tests/suite/cascades.txt` records, for each kind of
+//! There are more than 20,000 refused texts. Half of them have one error, and of a hundred, 99 have three at most. An edit that gives more than `LIMIT` errors, twice as many if it replaces all of a name, fails the test. `tests/suite/cascades.txt` records, for each kind of
 //! edit, how many texts are refused and how many errors these have; `INSTA_UPDATE=always` writes it again.
 //! `HIR_CASCADES=20` (edits of each kind and program) and `HIR_SEED=7` try others. A text that fails is written to
 //! the temporary folder, and its name is printed.
@@ -78,7 +78,8 @@ fn one_edit_gives_few_errors(cases: &[PathBuf]) -> Result<(), Failed> {
     }
     all.sort_unstable();
     let quantile = |part: usize| all.get(all.len() * part / 100).copied().unwrap_or(0);
-    if quantile(50) > 1 || quantile(99) > 3 {
+    let are_few = each.is_none() && all.len() < 20_000;
+    if are_few || quantile(50) > 1 || quantile(99) > 3 {
         let _ = writeln!(
             faults,
             "of {} refused texts, half have {} errors, and 99 % have {}",

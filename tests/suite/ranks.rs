@@ -16,7 +16,9 @@ use children::{
     a_child_that_stays_is_not_waited_for, a_failing_child_ends_all, a_killed_child_is_named,
     a_parent_forwards_requests_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_stopped_by,
 };
-use hosts::{hosts_share_no_memory, two_hosts_run_a_job};
+use hosts::{
+    clocks_of_hosts_may_differ, hosts_run_the_same_version, hosts_share_no_memory, two_hosts_run_a_job,
+};
 use libtest_mimic::{Failed, Trial};
 
 use crate::timeout::{Deadline, RunWithTimeout};
@@ -71,6 +73,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
         Trial::test("gpus::two_hosts_run_a_job", two_hosts_run_a_job),
         Trial::test("gpus::hosts_share_no_memory", hosts_share_no_memory),
+        Trial::test("gpus::clocks_of_hosts_may_differ", clocks_of_hosts_may_differ),
         Trial::test(
             "gpus::links_that_are_no_nvlink_get_small_packets",
             links_that_are_no_nvlink_get_small_packets,
@@ -82,6 +85,7 @@ pub fn trials() -> Vec<Trial> {
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
+        Trial::test("ranks::hosts_run_the_same_version", hosts_run_the_same_version),
         Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
         Trial::test("ranks::parts_need_files_of_their_own", parts_need_files_of_their_own),
         Trial::test("ranks::each_judges_its_own_part", each_judges_its_own_part),

@@ -58,7 +58,8 @@ class Library:
             return self._kernels[key] is not None
         try:
             kernel = self._chosen(*task[:4]) if shape[-1] % 8 == 0 else None
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError, TypeError) as error:
+            # An older PyTorch lacks the function, or an argument of it.
             LOG.info("PyTorch has no kernel for an attention of %s: %s", shape, error)
             return False
         self._kernels[key] = kernel

@@ -3,7 +3,8 @@
 //! Each command is recorded between two events on its stream. The times of events are relative to an event that
 //! is recorded on an idle stream while the host reads its clock before and after: the event happened in
 //! between, which bounds the error. The clock is that of the operating system, which is one for all processes
-//! of a host; on several hosts, the difference of their clocks adds to the error and is not known.
+//! of a host. On several hosts, a barrier shows a difference of clocks that is larger than the time that the barrier takes; the times of the
+//! other rank are moved by it. A smaller one is not known.
 
 use std::{
     sync::atomic::Ordering,
@@ -37,12 +38,16 @@ impl Engine {
         let gate = self.device.pinned_words(1)?;
         // Two events beside each command. See `Engine::time` for the gate.
         let is_queued_whole = self.is_queued_whole(2);
-        let mut reading = self.read_clock()?;
+        let (mut reading, mut meeting) = (self.read_clock()?, [0.0; 2]);
         for run in 1..=RUNS {
             peers.barrier()?;
             if run == RUNS {
                 reading = self.read_clock()?;
                 peers.barrier()?;
+                // Each rank is in this barrier when the last one comes.
+                meeting[0] = host_microseconds();
+                peers.barrier()?;
+                meeting[1] = host_microseconds();
             }
             let is_gated = run > 1 && is_queued_whole && self.has_device_barrier();
             if is_gated {
@@ -54,7 +59,8 @@ impl Engine {
             gate[0].store(run, Ordering::Release);
             self.synchronize()?;
         }
-        let mut mine = reading.error.to_le_bytes().to_vec();
+        let mut mine: Vec<u8> =
+            [reading.error, meeting[0], meeting[1]].iter().flat_map(|it| it.to_le_bytes()).collect();
         let timed = self.timed_insts();
         for (step, mark) in self.executable.commands.iter().zip(&marks) {
             let Some((begin, end)) = mark else { continue };
@@ -90,19 +96,23 @@ fn host_microseconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_nanos() as f64 / 1e3)
 }
 
-/// Reads the messages of all ranks: the error of the clock, and an index and two times for each command.
+/// Reads the messages of all ranks: the error of the clock, when the rank came to a barrier and left it, and an index and two times for
+/// each command.
 fn run_times(messages: &[Vec<u8>]) -> RunTimes {
     let (mut ranks, mut errors) = (Vec::new(), Vec::new());
+    let mut zero = None;
     for message in messages {
-        let (head, rest) = message.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        errors.push(f64::from_le_bytes(*head));
+        let (head, rest) = message.split_first_chunk::<24>().unwrap_or((&[0; 24], &[]));
+        let [error, came, left] = numbers(head);
+        let (zero_came, zero_left) = *zero.get_or_insert((came, left));
+        // The clock is ahead of that of rank 0 by a number between these two.
+        let (least, most) = (came - zero_left, left - zero_came);
+        let is_same = least <= 0.0 && most >= 0.0;
+        let (ahead, more) = if is_same { (0.0, 0.0) } else { ((least + most) / 2.0, (most - least) / 2.0) };
+        errors.push(error + more);
         let times = rest.as_chunks::<20>().0.iter().map(|it| {
             let [a, b, c, d, times @ ..] = *it;
-            let [begin, end] = [0, 8].map(|at| {
-                let mut word = [0; 8];
-                word.copy_from_slice(&times[at..at + 8]);
-                f64::from_le_bytes(word)
-            });
+            let [begin, end] = numbers(&times).map(|it| it - ahead);
             InstTime { inst: u32::from_le_bytes([a, b, c, d]), begin, end }
         });
         ranks.push(times.collect::<Vec<_>>());
@@ -117,14 +127,20 @@ fn run_times(messages: &[Vec<u8>]) -> RunTimes {
     RunTimes { ranks, error }
 }
 
+/// Returns the numbers at the beginning of the bytes.
+fn numbers<const N: usize>(bytes: &[u8]) -> [f64; N] {
+    let words = bytes.as_chunks::<8>().0;
+    std::array::from_fn(|at| words.get(at).map_or(0.0, |it| f64::from_le_bytes(*it)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn times_begin_at_the_first_command_of_all_ranks() {
-        let message = |error: f64, times: &[(u32, f64, f64)]| {
-            let mut bytes = error.to_le_bytes().to_vec();
+        let message = |error: f64, (came, left): (f64, f64), times: &[(u32, f64, f64)]| {
+            let mut bytes: Vec<u8> = [error, came, left].iter().flat_map(|it| it.to_le_bytes()).collect();
             for (inst, begin, end) in times {
                 bytes.extend(inst.to_le_bytes());
                 bytes.extend(begin.to_le_bytes());
@@ -133,13 +149,20 @@ mod tests {
             bytes
         };
         let it = run_times(&[
-            message(1.5, &[(3, 110.0, 112.0), (4, 112.5, 120.0)]),
-            message(2.0, &[(3, 108.0, 111.0)]),
-            message(0.5, &[]),
+            message(1.5, (90.0, 95.0), &[(3, 110.0, 112.0), (4, 112.5, 120.0)]),
+            message(2.0, (94.0, 96.0), &[(3, 108.0, 111.0)]),
+            message(0.5, (90.0, 94.5), &[]),
         ]);
         let time = |inst, begin, end| InstTime { inst, begin, end };
         assert_eq!(it.ranks, [vec![time(3, 2.0, 4.0), time(4, 4.5, 12.0)], vec![time(3, 0.0, 3.0)], vec![]]);
         assert_eq!(it.error, 3.5);
-        assert_eq!(run_times(&[message(9.0, &[])]).error, 0.0);
+        assert_eq!(run_times(&[message(9.0, (0.0, 0.0), &[])]).error, 0.0);
+        // The clock of rank 1 is ahead by 995 to 1003.
+        let it = run_times(&[
+            message(1.0, (90.0, 95.0), &[(3, 110.0, 112.0)]),
+            message(2.0, (1090.0, 1093.0), &[(3, 1111.0, 1112.0)]),
+        ]);
+        assert_eq!(it.ranks, [vec![time(3, 0.0, 2.0)], vec![time(3, 2.0, 3.0)]]);
+        assert_eq!(it.error, 1.0 + 2.0 + 4.0);
     }
 }

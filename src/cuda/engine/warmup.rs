@@ -28,10 +28,11 @@ impl Engine {
             match &step.command {
                 Command::Matmul(it) => it.issue(step.stream.stream)?,
                 Command::Attention(library, it) => library.issue(it, step.stream.stream.handle())?,
-                // One at a time, because communicators connect.
+                // One at a time, because communicators connect. That may fail behind the call.
                 Command::NcclGroup(it) => {
                     it.issue(step.stream.stream)?;
-                    device.synchronize(step.stream.stream)?;
+                    let inst = self.plan().code.get(step.inst as usize);
+                    self.wait_on_host(step.stream.stream).map_err(|it| it.near_inst(self.plan(), inst))?;
                 }
                 Command::Memset { .. }
                 | Command::Copy { .. }

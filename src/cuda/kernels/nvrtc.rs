@@ -6,10 +6,10 @@ use cudarc::nvrtc::sys;
 
 use crate::{ExecutorError, Result, library};
 
-/// Compiles the source of the kernels `names` to machine code for one compute capability (90 for 9.0).
+/// Compiles the source of kernels, which `names` describes, to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
-/// NVRTC is missing, does not support the capability, or rejects the source. The error then contains the names and the log.
+/// NVRTC is missing, does not support the capability, or rejects the source. The error then contains the description and the log.
 pub(crate) fn compile(source: &str, capability: i32, names: &str) -> Result<Vec<u8>> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;

@@ -90,8 +90,7 @@ pub fn manifest(
     inputs: &[InputFlag],
 ) -> (JobManifest, Option<JobFailure>) {
     let mut manifest = JobManifest::default();
-    let version = format!("hir {}\n", env!("CARGO_PKG_VERSION"));
-    manifest.add("the versions", "", version);
+    manifest.add("the versions", "", format!("hir {}\n", crate::tool::version()));
     manifest.add("the options", "", options);
     let programs = texts.paths().iter().map(|it| ("the programs", it.as_str()));
     let mut failure = None;

@@ -59,7 +59,7 @@ impl std::fmt::Display for DialFailure {
             Self::Unreachable(why) => f.write_str(why),
             Self::Refused(at) => write!(
                 f,
-                "a process of another job, or with another secret, listens at {at}; choose another `HIR_MASTER_PORT`"
+                "a process of another job, or with another secret or another version of hir, listens at {at}; choose another `HIR_MASTER_PORT`"
             ),
             Self::Unanswered(at) => write!(
                 f,

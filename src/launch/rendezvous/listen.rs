@@ -101,7 +101,7 @@ enum CandidateStatus {
 struct Rejected {
     /// Connections that do not follow hir's protocol or send nothing.
     strangers: usize,
-    /// Connections that have another secret or belong to another job.
+    /// Connections that have another secret or version, or belong to another job.
     unauthenticated: usize,
 }
 
@@ -122,7 +122,7 @@ impl std::fmt::Display for Rejected {
         };
         if self.unauthenticated > 0 {
             let count = connections(self.unauthenticated);
-            write!(f, "; {count} had another secret, or belonged to another job")?;
+            write!(f, "; {count} had another secret or another version of hir, or belonged to another job")?;
         }
         if self.strangers > 0 {
             write!(f, "; {} did not authenticate", connections(self.strangers))?;

@@ -66,7 +66,9 @@ Status enter();
 Status enter_unsafe();
 
 // Returns the status with which this call of a function fails, or success. HIR_EMULATED_FAIL is the number of the call in the process of the rank
-// HIR_EMULATED_FAIL_RANK, or the name of a function whose first call fails. The call is printed to stderr.
+// HIR_EMULATED_FAIL_RANK, or the name of a function whose first call fails. The call is printed to stderr. Three names are not those of functions:
+// the network of the first communication of a communicator or of a later one fails while it runs (ncclConnection, ncclNetwork), and a source that is
+// compiled has an error (nvrtcSource).
 Status injected(const char* function);
 
 // Returns a number from the environment.

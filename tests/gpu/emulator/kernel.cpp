@@ -179,6 +179,7 @@ API Status nvrtcCompileProgram(Program* program, int count, const char* const* o
                        option == "--disable-warnings";
     if (!known) return NVRTC_INVALID_OPTION;
   }
+  if (injected("nvrtcSource") != SUCCESS) program->source += "\n#error a fault of the source\n";
   return compile(*program) ? static_cast<Status>(SUCCESS) : static_cast<Status>(NVRTC_COMPILATION);
 }
 

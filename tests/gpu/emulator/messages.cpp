@@ -234,6 +234,8 @@ class Work {
 
 void nccl::run(Comm& comm, const std::vector<Call>& calls) {
   const std::lock_guard lock(comm.running);
+  const char* part = comm.collectives == 0 ? "ncclConnection" : "ncclNetwork";
+  if (injected(part) != SUCCESS) comm.error = refuse(SYSTEM_FAILED, "rank %d: the network has failed", comm.rank);
   Work work(comm, calls);
   if (!work.run()) {
     // As in the real library, the call does not end, and its error can be queried.
