@@ -136,27 +136,8 @@ struct Differing {
 }
 
 impl Claim {
-    /// Returns what was compared in so many runs, the condition, and what is known of the order.
-    pub fn lines(&self, runs: u32) -> [String; 3] {
-        let counts = [
-            (self.ranks, "rank"),
-            (self.outputs, "output"),
-            (self.elements, "element"),
-            (runs as usize, "run"),
-        ];
-        let [ranks, outputs, elements, runs] = counts.map(|(count, name)| grammar::count_text(count, name));
-        let bound = self.error_exponent.ceil();
-        [
-            format!(
-                "{ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}"
-            ),
-            format!("for finite inputs; {}", self.magnitude_text()),
-            format!("no deadlock, and no race between its {} memory accesses", self.accesses),
-        ]
-    }
-
     /// Returns for which inputs no sum and no product overflows.
-    fn magnitude_text(&self) -> String {
+    pub(crate) fn magnitude_text(&self) -> String {
         let magnitude = number_text(self.magnitude.exp2());
         match self.magnitude {
             it if it > 1000.0 => "no sum or product can overflow".to_owned(),

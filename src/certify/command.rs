@@ -1,5 +1,6 @@
 //! The command line of `hir-certify` and `hir certify`.
 
+use crate::Claim;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -216,6 +217,22 @@ fn fail(code: u8, message: String) -> Failure {
 
 fn rejected(code: u8, source: Source, all: Vec<Diagnostic>) -> Failure {
     Failure { code, why: Why::Diagnostics(source, all) }
+}
+
+impl Claim {
+    /// Returns what was compared in so many runs, the condition, and what is known of the order.
+    pub fn lines(&self, runs: u32) -> [String; 3] {
+        let names = [(self.ranks, "rank"), (self.outputs, "output"), (self.elements, "element")];
+        let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
+        let (runs, bound) = (count_text(runs as usize, "run"), self.error_exponent.ceil());
+        [
+            format!(
+                "{ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}"
+            ),
+            format!("for finite inputs; {}", self.magnitude_text()),
+            format!("no deadlock, and no race between its {} memory accesses", self.accesses),
+        ]
+    }
 }
 
 /// Returns the text about what is certified.

@@ -80,13 +80,20 @@ fn tools() -> Vec<Tool> {
     all.push(Tool {
         name: "overlap",
         about: "Report how communication and computation overlap, and what each communication costs: measured on GPUs, estimated without",
-        command: || command::<super::run::Options>(super::run::EXAMPLES),
+        command: overlap,
         run: |mut line| {
-            // The help is that with traces, which says what other options there are.
-            let is_trace = |it: &OsString| {
-                it.to_str().is_some_and(|it| matches!(it, "--trace" | "--help" | "-h") || it.starts_with("--trace="))
-            };
-            if line.arguments.iter().any(is_trace) {
+            let is_trace =
+                |it: &OsString| it.to_str().is_some_and(|it| it == "--trace" || it.starts_with("--trace="));
+            let has_traces = line.arguments.iter().any(is_trace);
+            let help = line.arguments.iter().find(|it| *it == "--help" || *it == "-h").cloned();
+            if let Some(help) = help.filter(|_| !has_traces) {
+                let session = Session::of_process("hir overlap", line);
+                return match overlap().try_get_matches_from(["hir overlap".into(), help]) {
+                    Ok(_) => Exit::Usage,
+                    Err(fault) => report_usage_error(&session, &fault, |_| ()),
+                };
+            }
+            if has_traces {
                 let examples = super::trace::EXAMPLES;
                 let run = super::trace::run;
                 return run_tool::<super::trace::Options>("hir overlap", line, examples, |it| &it.diagnostics, run);
@@ -104,6 +111,12 @@ fn tools() -> Vec<Tool> {
     all.retain(|it| backend().is_ok() || !runs(it));
     all.sort_by_key(|it| it.name);
     all
+}
+
+/// Returns the command line of `hir overlap`: that of `hir run`. Traces have options of their own.
+#[cfg(feature = "launch")]
+fn overlap() -> Command {
+    command::<super::run::Options>(super::trace::EXAMPLES).name("hir overlap")
 }
 
 /// Becomes `python3 -m hir` with these arguments, with the Python beside this program. Returns if there is none.
