@@ -22,7 +22,7 @@ STAND_IN = "# help: `hir job --cuda` runs a script for GPUs on the CPU"
 FAULTS = ("E0801", "E0802", "E0803", "E0804", "E0805")
 
 
-def judge(outcome: Outcome, folder: Path | None, cuda: bool) -> int:
+def judge(outcome: Outcome, folder: Path | None, cuda: bool = False) -> int:
     """Prints the result, and returns the exit code. Keeps the records in a folder, if it is given. ``cuda`` is that of the command."""
     calls, ranks = sum(len(it) for it in outcome.matching.posts.values()), len(outcome.states)
     is_over = not outcome.stopped and not outcome.matching.unfit
