@@ -1,6 +1,5 @@
 //! The command line of `hir-certify` and `hir certify`.
 
-use crate::Claim;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -22,7 +21,7 @@ use grammar::{
     source::Source,
 };
 
-use super::certify;
+use super::{Claim, certify};
 
 /// How the programs are evaluated.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -65,6 +65,8 @@ fn pipelines_are_written_out() {
         ("tile{names={a,{b,c}}}", "tile{size=4,names={a,{b,c}}}"),
         ("@both,fuse", "fuse tile{size=8} fuse"),
         ("@both{},fuse", "fuse tile{size=8} fuse"),
+        ("@lists,fuse", "fuse fuse"),
+        ("@lists{}", "tile{size=4} tile{size=4}"),
         ("@both{tile.size=16, tile.exact},fuse", "fuse tile{size=16,exact=true} fuse"),
         ("@both{tile.names={a,b}}", "fuse tile{size=8,names={a,b}}"),
         ("@lists{tile.parts=1, 2,3,tile.size=2}", "tile{size=2,parts=1, 2,3} tile{size=2,parts=1, 2,3}"),

@@ -16,6 +16,7 @@ from ._supervise import Outcome, Use
 #: The codes of exit, those of the other tools of hir.
 ERROR, HANG, RACE, UNDECIDED = 1, 4, 7, 8
 
+#: What a script needs that finds no GPU.
 STAND_IN = "# help: `hir job --cuda` runs a script for GPUs on the CPU"
 
 #: The findings of ``hir hang`` that name a fault of the script.

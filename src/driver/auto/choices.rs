@@ -122,7 +122,7 @@ pub(super) struct Choices {
     pub pipeline: Option<&'static str>,
 }
 
-/// The pipelines that are ways of their own. No way that splits nothing is taken if the first one is faster.
+/// The pipelines that are ways of their own. `candidates` says for which gain it takes each.
 pub(super) const PIPELINES: [&str; 2] = ["@lower", "@overlap{}"];
 
 impl Choices {

@@ -1,7 +1,7 @@
 //! The communications of a program that is not lowered.
 
 use grammar::{Code, CommunicationType, Diagnostic, Op, Program, Span, Stmt, attr};
-use passes::{Settings, Splittable, Verify};
+use passes::{PassCall, PassEvent, Settings, Splittable, Verify};
 
 use super::choices::CHOICES;
 
@@ -44,15 +44,26 @@ pub(super) fn communications(program: &Program) -> Result<Vec<Communication>, Di
     Ok(found)
 }
 
-/// Runs passes without checks.
+/// Runs passes, as text, without checks.
 ///
 /// # Errors
 /// A pass does not exist, or fails: its first diagnostic.
 pub(super) fn rewrite(program: &mut Program, passes: &str) -> Result<(), Diagnostic> {
+    run_calls(program, &passes::parse(passes)?, &mut |_| {})
+}
+
+/// Runs passes without checks.
+///
+/// # Errors
+/// A pass fails: its first diagnostic.
+pub(super) fn run_calls(
+    program: &mut Program,
+    calls: &[PassCall],
+    observe: &mut dyn FnMut(PassEvent<'_>),
+) -> Result<(), Diagnostic> {
     let header = program.spans.header;
-    let calls = passes::parse(passes)?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };
-    passes::run(program, &calls, settings, &mut |_| {}).map_err(|failure| {
+    passes::run(program, calls, settings, observe).map_err(|failure| {
         let first = failure.error.diagnostics().first().cloned();
         first.unwrap_or_else(|| {
             Diagnostic::new(Code::NotRewritten, header, failure.to_string(), "this program")

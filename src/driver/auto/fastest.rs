@@ -13,16 +13,10 @@
 use std::str::FromStr;
 
 use grammar::{Code, Diagnostic, Program};
-use hir_plan::{World, timeline::shipped};
-use passes::{
-    Arguments, Change, OptionKind, OptionSpec, Pass, PassCall, PassEvent, Remarks, Settings, Verify,
-};
+use hir_plan::timeline::shipped;
+use passes::{Arguments, Change, OptionKind, OptionSpec, Pass, PassCall, PassEvent, Remarks};
 
-use super::{
-    catalog,
-    machine::{MachineFlag, estimate_on},
-    planned,
-};
+use super::{catalog, communications::run_calls, machine::MachineFlag, planned, time_of};
 
 /// The pipelines among which `@overlap` decides.
 pub(super) const OVERLAP: (&str, &str) = ("@overlap", "fastest{of={@overlap{};@lower}}");
@@ -118,23 +112,16 @@ fn rewritten<'p>(
     (name, calls): &'p (&str, Vec<PassCall>),
 ) -> Result<Rewritten<'p>, Diagnostic> {
     let (mut copy, mut remarks) = (program.clone(), Vec::new());
-    let settings = Settings { verify: Verify::Off, roundtrip: false };
-    let done = passes::run(&mut copy, calls, settings, &mut |event| {
+    run_calls(&mut copy, calls, &mut |event| {
         if let PassEvent::After { remarks: of_pass, .. } = event {
             remarks.extend_from_slice(of_pass);
         }
-    });
-    match done {
-        Ok(()) => Ok(Rewritten { name, program: copy, remarks, time: f64::INFINITY }),
-        Err(failure) => Err(failure.error.diagnostics().first().cloned().unwrap_or_else(|| {
-            Diagnostic::new(Code::NotRewritten, program.spans.header, failure.to_string(), "this program")
-        })),
-    }
+    })?;
+    Ok(Rewritten { name, program: copy, remarks, time: f64::INFINITY })
 }
 
 /// Returns the estimated microseconds of a program; infinity for one that cannot be planned, or that the machine cannot run.
 fn time(program: &Program, machine: &MachineFlag) -> f64 {
-    let runs = |world: &World| machine.can_run(world) && world.deadlock().is_none();
-    let world = planned(program).ok().filter(runs);
-    world.and_then(|it| estimate_on(&machine.machine, &it).ok()).map_or(f64::INFINITY, |it| it.end())
+    let world = planned(program).ok().filter(|it| machine.can_run(it));
+    world.and_then(|it| time_of(&it, machine)).unwrap_or(f64::INFINITY)
 }

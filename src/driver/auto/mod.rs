@@ -347,10 +347,7 @@ fn candidates(
         if let Some((program, time)) = known.get(&text) {
             return Some((Candidate { passes, time: *time, choices, program: *program }, true));
         }
-        if world.deadlock().is_some() {
-            return None;
-        }
-        let time = estimate_on(&machine.machine, &world).ok()?.end();
+        let time = time_of(&world, &machine)?;
         let program = known.len();
         known.insert(text, (program, time));
         Some((Candidate { passes, time, choices, program }, false))
@@ -405,6 +402,12 @@ fn lowered(program: &Program, passes: &str) -> Option<(Program, World)> {
     rewrite(&mut program, passes).ok()?;
     let world = planned(&program).ok()?;
     Some((program, world))
+}
+
+/// Returns the estimated microseconds of a world; `None` if it may deadlock, or has too many streams.
+fn time_of(world: &World, machine: &MachineFlag) -> Option<f64> {
+    let timeline = if world.deadlock().is_some() { None } else { estimate_on(&machine.machine, world).ok() };
+    timeline.map(|it| it.end())
 }
 
 fn planned(program: &Program) -> Result<World, Vec<Diagnostic>> {
