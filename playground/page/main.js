@@ -85,7 +85,7 @@ function changed() {
   ++version;
   verdict("reading…");
   at("fix").hidden = at("take").hidden = true;
-  at("lowered").replaceChildren();
+  for (const it of ["lowered", "certified"]) at(it).replaceChildren();
   clearTimeout(timer);
   timer = setTimeout(read, 250);
 }
@@ -178,12 +178,13 @@ function showForms() {
 async function lower() {
   const own = version, program = text();
   at("lowered").replaceChildren("running…");
+  at("other").value = "";
+  at("other").oninput();
   const before = await engine.ask({ op: "read", text: program });
   const found = await engine.ask({ op: "lower", text: program, passes: at("list").value });
   if (own !== version) return;
   at("take").hidden = !found.text;
   at("other").value = found.text ?? "";
-  at("certified").replaceChildren();
   at("take").onclick = () => replaceAll(found.text);
   at("lowered").replaceChildren(...(found.text
     ? [make("div", { class: "sides" }, make("div", {}, "before", make("pre", {}, before.short)), make("div", {}, "after", make("pre", {}, found.short)))]
@@ -205,13 +206,16 @@ async function certify() {
   const own = version;
   at("certified").replaceChildren("certifying…");
   const seed = [...crypto.getRandomValues(new Uint32Array(2))];
-  const found = await engine.ask({ op: "certify", text: text(), program: at("other").value, seed });
-  if (own !== version) return;
+  const program = at("other").value;
+  const found = await engine.ask({ op: "certify", text: text(), program, seed });
+  if (own !== version || program !== at("other").value) return;
   at("certified").replaceChildren(...(found.error ? [make("p", {}, found.error)]
     : found.lines ? [make("p", {}, make("b", {}, "certified: both compute the same")), ...found.lines.map(it => make("p", {}, it))]
       : found.diagnostics.map(it => finding(it, found.is_of_original))));
 }
 at("certify").onclick = certify;
+// A certificate is of the texts that it was made of.
+at("other").oninput = () => at("certified").replaceChildren();
 at("list").onkeydown = event => { if (event.key === "Enter") lower(); };
 
 async function showRanks() {
