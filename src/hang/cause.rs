@@ -21,7 +21,7 @@ use crate::{
     peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
     queues::{Call, Job, Lane, Queue, same_collective},
     record::{Batch, GroupId, Rank, Record},
-    repair,
+    repair, rounds,
     stall::{Place, Stall, has_lost, stalls},
 };
 
@@ -460,8 +460,8 @@ fn absence(
     let is_few = idle.len() * 2 <= members(job, stall);
     let is_needed = is_expected(job, stall)
         || idle.iter().all(|it| is_missed_twice(job, graph, *it))
-        || is_few && stall.waiting.first().is_some_and(|it| departure::is_habit(job, *it))
-        || is_few && idle.iter().all(|it| departure::is_amid(job, *it, stall.is_given_up(job)));
+        || is_few && stall.waiting.first().is_some_and(|it| rounds::is_habit(job, *it))
+        || is_few && idle.iter().all(|it| rounds::is_amid(job, *it, stall.is_given_up(job)));
     // Ranks that wait for nothing may wait for each other.
     let free: Vec<Rank> = job.world.iter().copied().filter(|it| job.has_dump(*it) && is_free(it)).collect();
     let is_proven = is_needed && idle.iter().all(is_free) && !may_initialize(job, &idle, &free);

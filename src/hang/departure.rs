@@ -4,14 +4,12 @@
 //! on to another call, and earlier rounds do, too. Calls of several ranks may be paired although they differ, so that this is
 //! often before the call that hangs. What is only absent, since a log ends, is no departure: a rank may be behind.
 
-use std::cmp::Ordering;
-
 use crate::{
-    agreement::Key,
     divergence::How,
-    peers::offset,
+    lane::{Lane, Token, agreement, anchor, is_moved, is_whole, keeps_group, lane},
     queues::{Call, Job, same_collective},
-    record::{Batch, Peer, Rank},
+    record::Rank,
+    rounds::{MIN_CONTEXT, MIN_OPEN, earlier_round, predicted},
     stall::Stall,
 };
 
@@ -39,46 +37,14 @@ pub(crate) struct Count {
     pub(crate) at: Call,
 }
 
-/// What is compared of a call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Token {
-    key: Key,
-    /// Its place in the program.
-    site: u32,
-    /// The description and size of its group, as a number.
-    group: u32,
-    /// The distance of its peer.
-    peer: Option<i64>,
-    /// The number of calls since the one before, of which dumps may leave out those that have completed.
-    gap: u32,
-}
-
-impl Token {
-    fn without_gap(&self) -> Self {
-        Self { gap: 1, ..*self }
-    }
-}
-
-/// The calls of a rank that its program issues, or those that autograd issues from a thread of its own.
-struct Lane {
-    calls: Vec<Call>,
-    tokens: Vec<Token>,
-}
-
 /// The number of ranks with which one is compared.
 const MAX_COMPARED: usize = 64;
 
 /// The number of ranks above which logs are not aligned.
 const MAX_RANKS: usize = 2048;
 
-/// The number of calls before one that are compared with earlier rounds.
-const MAX_CONTEXT: usize = 256;
-
 /// The number of calls that are taken from earlier rounds behind the end of a log.
 const MAX_AHEAD: usize = 4;
-
-/// The number of calls that are a long run.
-const MIN_CONTEXT: usize = 12;
 
 /// The number of calls that a rank leaves out, adds or exchanges at most.
 const MAX_SHIFT: usize = 16;
@@ -99,35 +65,6 @@ pub(crate) fn find(job: &Job<'_>, stalls: &[Stall]) -> Option<Departure> {
     }
     let mut found = found.into_iter();
     found.next().filter(|it| found.next().is_none() && is_stuck(job, stalls, it))
-}
-
-/// Whether a call follows those before it on its rank as in earlier rounds, of which no record is lost.
-pub(crate) fn is_habit(job: &Job<'_>, call: Call) -> bool {
-    let record = job.record(call);
-    let lane = lane(job, call.rank, job.is_autograd(record));
-    let at = lane.calls.binary_search(&call).ok().filter(|it| *it > 0);
-    let follows =
-        |at: usize| earlier_round(job, &lane, at).is_some_and(|it| lane.tokens[it] == lane.tokens[at]);
-    at.is_some_and(follows)
-}
-
-/// Whether the last call of a rank is one behind which it made another call in earlier rounds, the same one if it has not waited long: its program has not
-/// ended.
-pub(crate) fn is_amid(job: &Job<'_>, rank: Rank, has_waited: bool) -> bool {
-    let lane = lane(job, rank, false);
-    let Some((last, before)) = lane.tokens.split_last() else { return false };
-    let end = lane.calls.len();
-    has_waited && before.contains(last)
-        || earlier(&lane.tokens, end, false).is_some()
-        || always(job, &lane, end).is_some()
-}
-
-/// As `earlier`; where the begin of rounds is lost, in a round that has all calls of the log.
-fn earlier_round(job: &Job<'_>, lane: &Lane, at: usize) -> Option<usize> {
-    let tokens = &lane.tokens;
-    let found = earlier(tokens, at, is_whole(job, lane.calls[0].rank)).or_else(|| always(job, lane, at))?;
-    let has_all = || tokens[..found].iter().all(|it| tokens[found..at].contains(it));
-    (is_whole(job, lane.calls[at].rank) || has_all()).then_some(found)
 }
 
 /// Of ranks that wait for each other, finds the only one whose open calls do not follow as in its earlier rounds. A call that it has never made may be
@@ -205,62 +142,8 @@ fn by_likeness(job: &Job<'_>, suspects: &[Rank]) -> Option<Departure> {
     })
 }
 
-/// The number of calls that show how a rank goes on.
-const MIN_OPEN: usize = 3;
-
 /// The number of open calls that are compared with earlier rounds.
 const MAX_OPEN: usize = 32;
-
-fn lane(job: &Job<'_>, rank: Rank, of_autograd: bool) -> Lane {
-    let records = job.records.log(rank).map_or(&[][..], |it| &it.records);
-    let is_wanted = |call: &Call| {
-        let record = job.record(*call);
-        record.batch != Batch::P2pEnd && job.is_autograd(record) == of_autograd
-    };
-    let calls = (0..records.len() as u32).map(|at| Call { rank, at }).filter(is_wanted);
-    let calls: Vec<Call> = calls.collect();
-    let mut before = 0;
-    let tokens = calls.iter().map(|it| {
-        let number = job.record(*it).number;
-        token(job, *it, number.saturating_sub(std::mem::replace(&mut before, number)))
-    });
-    Lane { tokens: tokens.collect(), calls }
-}
-
-fn token(job: &Job<'_>, call: Call, gap: u32) -> Token {
-    let record = job.record(call);
-    let (key, site) = job.token(call);
-    let peer = match record.peer {
-        Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
-        Peer::None | Peer::Any => None,
-    };
-    // Ends of batches and calls of other threads are no gap.
-    let only_active = job.records.log(call.rank).is_some_and(|it| it.only_active);
-    let gap = if only_active { gap } else { 1 };
-    Token { key, site, group: job.kind_of_group(record.group), peer, gap }
-}
-
-/// Where two lanes have the same call: at their begin, or behind what ring buffers have overwritten.
-fn anchor(job: &Job<'_>, one: &Lane, two: &Lane) -> Option<(usize, usize)> {
-    let rank = two.calls.first()?.rank;
-    let is_whole = |it: &Lane| it.calls.first().is_some_and(|it| is_whole(job, it.rank));
-    if is_whole(one) && is_whole(two) {
-        return Some((0, 0));
-    }
-    let meet = |(at, call): (usize, &Call)| {
-        let other = same_collective(job, *call, rank)?;
-        Some((at, two.calls.binary_search(&other).ok()?))
-    };
-    one.calls.iter().enumerate().find_map(meet)
-}
-
-/// Whether no call of a rank is lost that its lane would hold.
-fn is_whole(job: &Job<'_>, rank: Rank) -> bool {
-    job.records.log(rank).is_some_and(|log| {
-        let mut messages = log.records.iter().filter(|it| it.peer != Peer::None);
-        log.lost == 0 || log.only_active && messages.next().is_none_or(|it| it.p2p_seq <= 1)
-    })
-}
 
 /// Finds where a rank departs from those that made the same calls until then.
 fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
@@ -302,7 +185,8 @@ fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
     // Of cut logs, the begin of rounds may be lost, in which roles differ.
     let follows =
         || place > 0 && own.tokens[..place].windows(2).any(|it| it == [own.tokens[place - 1], first]);
-    let is_usual = is_habit || like.len() > 1 && (!is_cut || same >= MIN_CONTEXT || follows());
+    let keeps_group = keeps_group(&own.tokens[..=place], &first);
+    let is_usual = is_habit || keeps_group || like.len() > 1 && (!is_cut || same >= MIN_CONTEXT || follows());
     // What has completed may be left out; messages differ by the place in a pipeline.
     let may_be_first = only_active && like.len() > 1 && first.peer.is_none();
     if !is_usual || !may_be_first && !was_made(&first) || habit == Some(own.tokens[place]) {
@@ -316,7 +200,7 @@ fn departs(job: &Job<'_>, lanes: &[Lane], at: usize) -> Option<Departure> {
     let goes_on = own.tokens.get(place + 1).is_some() && !matches!(how, How::Other);
     let has_place = !job.records.stack(job.record(own.calls[place]).stack).frames.is_empty();
     let is_known = has_place && (was_made(&own.tokens[place]) || is_moved(&own.tokens[place], &first));
-    if like.len() == 1 && (is_cut && !is_habit || !is_known && !goes_on) {
+    if like.len() == 1 && (is_cut && !is_habit && !keeps_group || !is_known && !goes_on) {
         return None;
     }
     Some(Departure {
@@ -367,73 +251,6 @@ pub(crate) fn aligned_before(job: &Job<'_>, count: Count, like: &[Call]) -> Opti
     };
     let like = like.iter().map(|it| it.rank).collect();
     Some(Departure { call, usual, like, how, count: Some(count) })
-}
-
-/// Returns the positions up to which two lanes agree, and whether they differ there. Dumps without what has completed lack collectives, not the messages of
-/// batches: what is missing is told by the numbers of records.
-fn agreement(
-    job: &Job<'_>,
-    (own, mut mine): (&Lane, usize),
-    (other, mut theirs): (&Lane, usize),
-) -> ((usize, usize), bool) {
-    let is_active = |it: &Lane| job.records.log(it.calls[0].rank).is_some_and(|it| it.only_active);
-    let by_number = is_active(own) || is_active(other);
-    while let (Some(a), Some(b)) = (own.calls.get(mine), other.calls.get(theirs)) {
-        let (one, two) = (own.tokens[mine], other.tokens[theirs]);
-        let numbers = (job.record(*a).number, job.record(*b).number);
-        let is_same = one.without_gap() == two.without_gap();
-        match numbers.0.cmp(&numbers.1) {
-            Ordering::Less if by_number && one.peer.is_none() => mine += 1,
-            Ordering::Greater if by_number && two.peer.is_none() => theirs += 1,
-            Ordering::Equal | Ordering::Less | Ordering::Greater
-                if is_same && (!by_number || numbers.0 == numbers.1) =>
-            {
-                (mine, theirs) = (mine + 1, theirs + 1);
-            }
-            _ => return ((mine, theirs), true),
-        }
-    }
-    ((mine, theirs), false)
-}
-
-/// Returns what followed the calls before a position in earlier rounds: behind the longest run of calls that was made before.
-fn predicted(tokens: &[Token], at: usize) -> Option<Token> {
-    earlier(tokens, at, false).map(|it| tokens[it])
-}
-
-/// Returns where the call before a position was made last, if one call always followed it, twice at least. Without stacks, calls of several places
-/// look alike.
-fn always(job: &Job<'_>, lane: &Lane, at: usize) -> Option<usize> {
-    let (tokens, before) = (&lane.tokens, at.checked_sub(1)?);
-    if !job.records.log(lane.calls.first()?.rank)?.has_stacks {
-        return None;
-    }
-    let mut after = (1..at).rev().filter(|it| tokens[it - 1] == tokens[before]);
-    let (last, other) = (after.next()?, after.next()?);
-    let is_same = |it: usize| tokens[it] == tokens[last];
-    (is_same(other) && after.take(MAX_CONTEXT).all(is_same)).then_some(last)
-}
-
-/// Returns the position of the call that `predicted` returns. The begin of a whole log is one of a round.
-fn earlier(tokens: &[Token], at: usize, is_whole: bool) -> Option<usize> {
-    let last = tokens[..at].last()?;
-    let runs = (1..at).filter(|it| tokens[it - 1] == *last).rev().take(MAX_CONTEXT).map(|end| {
-        let pairs = tokens[..end].iter().rev().zip(tokens[..at].iter().rev());
-        let length = pairs.take(MAX_CONTEXT).take_while(|(a, b)| a == b).count();
-        (length + usize::from(is_whole && length == end), end)
-    });
-    let runs: Vec<(usize, usize)> = runs.collect();
-    // A round at least, or a long run, of which half is enough from the begin of the first round.
-    let least = |it: &(usize, usize)| if it.0 > it.1 { MIN_CONTEXT / 2 } else { MIN_CONTEXT };
-    let is_round = |it: &&(usize, usize)| it.0 >= (at - it.1).min(least(it));
-    // Of equal ones, the last. Behind a call that few rounds have, a shorter run that two of them share.
-    let best = runs.iter().filter(is_round).rev().max_by_key(|it| it.0).or_else(|| {
-        let longest = runs.iter().map(|it| it.0).max().filter(|it| *it > MIN_OPEN)?;
-        let mut shared = runs.iter().filter(|it| it.0 == longest);
-        shared.next().filter(|_| shared.next().is_some())
-    })?;
-    let is_one = runs.iter().filter(|it| it.0 >= best.0).all(|it| tokens[it.1] == tokens[best.1]);
-    is_one.then_some(best.1)
 }
 
 /// Determines how the calls of a rank from a position on differ from those of another one.
@@ -488,11 +305,6 @@ fn how(job: &Job<'_>, (own, at): (&Lane, usize), (theirs, place): (&Lane, usize)
         }
     }
     best.map_or(How::Other, |it| it.1)
-}
-
-/// Whether two calls at one place of the program are of other groups or peers.
-fn is_moved(one: &Token, other: &Token) -> bool {
-    (one.key, one.site) == (other.key, other.site) && one.site != 0 && one != other
 }
 
 /// Whether the rank takes part in something that does not proceed, in one of the groups of the two calls.

@@ -101,9 +101,9 @@ pub(crate) fn find(job: &Job<'_>, at: usize) -> Option<Divergence> {
     let queue = &job.queues[at];
     let by_key = first_difference(job, queue, |call| (job.key(call), 0));
     let by_place = first_difference(job, queue, |call| job.token(call));
-    let shifted = by_place.filter(|it| by_key.is_none_or(|key| *it < key));
-    let shifted = shifted.and_then(|seq| {
-        let found = classify(job, at, seq, true)?;
+    let apart = by_place.filter(|it| by_key.is_none_or(|key| *it < key));
+    let shifted = apart.and_then(|seq| {
+        let found = classify(job, at, seq, Compared::Places)?;
         // Members may call one collective from several lines, such as the branches of the root and of the others.
         let is_shift =
             matches!(found.how, How::Skipped(_) | How::Added(_)) && found.basis != Basis::Undecided;
@@ -111,7 +111,16 @@ pub(crate) fn find(job: &Job<'_>, at: usize) -> Option<Divergence> {
         let is_open = found.calls().all(|it| !job.record(*it).done);
         (is_shift && is_open && overlap_is_long(job, queue, &found)).then_some(found)
     });
-    shifted.or_else(|| classify(job, at, by_key?, false))
+    shifted.or_else(|| classify(job, at, by_key?, Compared::Calls { is_first: apart.is_none() }))
+}
+
+/// What of the calls of members differs.
+#[derive(Clone, Copy, PartialEq)]
+enum Compared {
+    /// Where they are in the program.
+    Places,
+    /// What they do; `is_first` if the places of all calls before agree.
+    Calls { is_first: bool },
 }
 
 /// Returns the first sequence number at which two lanes differ.
@@ -149,12 +158,12 @@ fn overlap_is_long(job: &Job<'_>, queue: &Queue, found: &Divergence) -> bool {
 }
 
 /// Determines who diverged at a position, and how.
-fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Divergence> {
+fn classify(job: &Job<'_>, at: usize, seq: u32, compared: Compared) -> Option<Divergence> {
     let queue = &job.queues[at];
     let mut parts: FxHashMap<Token, Vec<Call>> = FxHashMap::default();
     for lane in &queue.lanes {
         if let Some(call) = job.call_at(lane, seq) {
-            let token = if by_place { job.token(call) } else { (job.key(call), 0) };
+            let token = if compared == Compared::Places { job.token(call) } else { (job.key(call), 0) };
             parts.entry(token).or_default().push(call);
         }
     }
@@ -163,12 +172,15 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
     if parts.len() < 2 {
         return None;
     }
-    let (chosen, basis) = vote(job, at, seq, &parts);
+    let (chosen, basis) = vote(job, at, seq, &parts, compared);
     let mut expected = parts.remove(chosen);
     let mut diverged = parts;
     let reference = longest_lane(queue, &expected)?;
     let mine = queue.lane(diverged.first()?.first()?.rank)?;
     let mut how = compare(job, reference, mine, seq);
+    // Sizes tell only about one call of the program.
+    let is_size = matches!(how, How::Elements | How::ElementType);
+    let basis = if basis == Basis::Sizes && !is_size { Basis::Undecided } else { basis };
     if let (Basis::Undecided, How::Added(count), Some(first)) = (basis, &how, diverged.first_mut()) {
         // Of two sides, the one with fewer calls is said to have left them out.
         how = How::Skipped(*count);
@@ -196,7 +208,7 @@ fn is_complete_before(job: &Job<'_>, queue: &Queue, seq: u32) -> bool {
 }
 
 /// Chooses the part of the members that makes the expected call.
-fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basis) {
+fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>], compared: Compared) -> (usize, Basis) {
     let queue = &job.queues[at];
     if parts[0].len() * 2 > queue.members.len() {
         return (0, Basis::Majority);
@@ -215,6 +227,8 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     // A call that is seldom made follows nothing before.
     let is_known = |part: &Vec<Call>| is_made_before(job, queue, part[0], seq);
     match (seen.iter().filter(|it| **it).count(), seen.iter().position(|it| *it)) {
+        // What follows calls that do not agree is a consequence.
+        (1, Some(_)) if compared == (Compared::Calls { is_first: false }) => (0, Basis::Undecided),
         (1, Some(chosen)) if parts.iter().all(is_known) && is_repeated(job, queue, (parts, chosen), seq) => {
             (chosen, Basis::History)
         }

@@ -100,7 +100,7 @@ pub(crate) struct Job<'r> {
     places: Vec<u32>,
     /// The key of each signature.
     keys: Vec<Key>,
-    /// The place in the program of each stack: equal numbers, equal places.
+    /// The place in the program of each stack: equal numbers, equal places; 0 is none.
     sites: Vec<u32>,
     /// Whether autograd issues the calls of each stack.
     autograd: Vec<bool>,
@@ -170,17 +170,11 @@ impl<'r> Job<'r> {
             alone: alone(records),
             places: places(records),
             keys: agreement::keys(records),
-            sites: numbered(0..records.stacks.len(), |at| {
-                program_frame(records, StackId(at as u32)).map(|it| {
-                    let frame = records.stacks[at].frames[it];
-                    (frame.file, frame.line)
-                })
-            }),
+            sites: sites(records),
             autograd: (0..records.stacks.len()).map(|it| is_autograd(records, StackId(it as u32))).collect(),
-            kinds: numbered(0..records.groups.len(), |at| {
-                let group = &records.groups[at];
-                (&group.description, group.members.as_ref().map_or(0, Vec::len))
-            }),
+            kinds: numbered(
+                records.groups.iter().map(|it| (&it.description, it.members.as_ref().map_or(0, Vec::len))),
+            ),
         };
         job.find_heads();
         job
@@ -432,13 +426,22 @@ fn world(records: &Records, unreadable: &[Rank]) -> Vec<Rank> {
     world.into_iter().collect()
 }
 
+/// Returns the place in the program of each stack as a number; 0 is none.
+fn sites(records: &Records) -> Vec<u32> {
+    let place = |at: usize| {
+        let frame = records.stacks[at].frames[program_frame(records, StackId(at as u32))?];
+        Some((frame.file, frame.line))
+    };
+    let none = std::iter::once(None);
+    numbered(none.chain((0..records.stacks.len()).map(place))).split_off(1)
+}
+
 /// Numbers equal values alike.
-fn numbered<T: Eq + std::hash::Hash>(positions: std::ops::Range<usize>, of: impl Fn(usize) -> T) -> Vec<u32> {
+fn numbered<T: Eq + std::hash::Hash>(all: impl Iterator<Item = T>) -> Vec<u32> {
     let mut numbers = FxHashMap::default();
-    positions
-        .map(|at| {
-            let next = numbers.len() as u32;
-            *numbers.entry(of(at)).or_insert(next)
-        })
-        .collect()
+    all.map(|it| {
+        let next = numbers.len() as u32;
+        *numbers.entry(it).or_insert(next)
+    })
+    .collect()
 }

@@ -32,11 +32,13 @@ const MAX_BACK: usize = 64;
 const MAX_RANKS: usize = 32;
 const MAX_TRIED: usize = 96;
 
-/// By how many calls of context a change makes a place likelier at least.
-const LEAST: f64 = 2.0;
+/// By how many calls of context a change makes a place likelier at least. What a rank seldom calls is no call too many: that needs more.
+const LEAST: f64 = 0.2;
+const LEAST_WITHOUT: f64 = 2.0;
 
-/// By how many calls of context the likeliest change is better than one of another rank.
+/// By how many calls of context the likeliest change is better than one of another rank; by less if neither is much better than none.
 const MARGIN: f64 = 1.0;
+const SMALL_MARGIN: f64 = 0.5;
 
 /// A part of what is called at once: a collective, or a message of a batch.
 #[derive(Clone, Copy)]
@@ -91,7 +93,7 @@ struct Candidate {
 struct Outcome {
     /// How far each lane comes.
     reached: Vec<usize>,
-    /// The lanes that wait for none whose log ends.
+    /// The lanes that wait for none whose log ends, and those whose calls others do not make.
     stuck: Vec<usize>,
     /// The number of collectives that meet although they differ, and of those that are at different places.
     differing: usize,
@@ -102,10 +104,7 @@ struct Outcome {
 pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     let logs = &job.records.ranks;
     let calls: usize = logs.iter().map(|it| it.records.len()).sum();
-    // Without stacks, calls of several places look alike.
-    let is_known = |rank: &Rank| {
-        job.records.log(*rank).is_some_and(|it| it.has_stacks && !it.only_active && !it.from_log)
-    };
+    let is_known = |rank: &Rank| job.records.log(*rank).is_some_and(|it| !it.only_active && !it.from_log);
     if calls > MAX_CALLS
         || logs.len() * job.records.groups.len() > MAX_COUNTERS
         || !job.world.iter().all(is_known)
@@ -132,11 +131,11 @@ pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     let meeting: Vec<(usize, Candidate)> = found.into_iter().take(MAX_TRIED).filter_map(meets).collect();
     let (apart, best) =
         meeting.iter().min_by(|a, b| a.0.cmp(&b.0).then(b.1.likeness.total_cmp(&a.1.likeness)))?;
-    let rivals = meeting.iter().filter(|it| it.1.lane != best.lane);
-    if rivals.into_iter().any(|it| it.0 <= *apart && it.1.likeness + MARGIN > best.likeness) {
-        return None;
-    }
-    Some(lanes.explain(best))
+    let least = if best.change == Change::Without { LEAST_WITHOUT } else { LEAST };
+    let margin = if best.likeness >= LEAST_WITHOUT { MARGIN } else { SMALL_MARGIN };
+    let is_near = |it: &Candidate| it.lane != best.lane && it.likeness + margin > best.likeness;
+    let has_rival = meeting.iter().any(|it| it.0 <= *apart && is_near(&it.1));
+    (best.likeness >= least && !has_rival).then(|| lanes.explain(best))
 }
 
 /// The calls of all ranks.
@@ -210,8 +209,9 @@ impl<'j> Lanes<'j> {
         let mut posted: FxHashMap<(GroupId, Rank, Rank, bool), u32> = FxHashMap::default();
         // The numbers of the parts of the call at which each lane is.
         let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); count];
-        let mut met: FxHashMap<Meeting, Op> = FxHashMap::default();
+        let mut met: FxHashMap<Meeting, (Op, usize)> = FxHashMap::default();
         let mut wrong = vec![false; count];
+        let mut meets_wrong = vec![false; count];
         let mut outcome = Outcome { reached: vec![0; count], stuck: Vec::new(), differing: 0, apart: 0 };
         // Whether another lane has to come to something first, and which.
         let waits = |at: usize,
@@ -266,13 +266,14 @@ impl<'j> Lanes<'j> {
                             };
                             numbers[at].push(number);
                             let Some(place) = place else { continue };
-                            let other = *met.entry(place).or_insert(*op);
+                            let (other, first) = *met.entry(place).or_insert((*op, at));
                             let is_wrong = match op.peer {
                                 None => other.key != op.key,
                                 Some(_) => self.differ(&other, op),
                             };
                             outcome.differing += usize::from(is_wrong);
                             wrong[at] |= is_wrong && !item.is_done;
+                            meets_wrong[first] |= is_wrong && !item.is_done;
                             outcome.apart += usize::from(op.peer.is_none() && other.site != op.site);
                         }
                     }
@@ -302,7 +303,7 @@ impl<'j> Lanes<'j> {
                 }
             }
         }
-        outcome.stuck = (0..count).filter(|it| is_open[*it]).collect();
+        outcome.stuck = (0..count).filter(|it| is_open[*it] || meets_wrong[*it]).collect();
         outcome
     }
 
@@ -311,7 +312,7 @@ impl<'j> Lanes<'j> {
         one.elements() != other.elements() || one.element_type() != other.element_type()
     }
 
-    /// Returns the changes of a lane up to a position that make its calls likelier.
+    /// Returns the changes of a lane up to a position that make its calls likelier, or little less likely.
     fn candidates(&self, corpus: &Corpus, lane: usize, reached: usize) -> Vec<Candidate> {
         let items = &self.all[lane];
         let mut found = Vec::new();
@@ -327,7 +328,7 @@ impl<'j> Lanes<'j> {
                 let token = put.as_ref().map(|it| it.token);
                 let changed = exchanged(&mut tokens, place, change, token);
                 let likeness = corpus.likeness(lane, &tokens, place, (changed, &around)) - own;
-                if likeness >= LEAST {
+                if likeness > -SMALL_MARGIN {
                     found.push(Candidate { lane, at, change, like, put, likeness });
                 }
             };

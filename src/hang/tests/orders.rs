@@ -247,7 +247,11 @@ fn a_rank_that_waits_alone_in_a_call_that_most_others_pass_makes_one_more() {
     };
     let found = explained(|_| vec![WORLD, ALL], (0..3).map(rank).collect());
     assert_eq!((found.findings[0].code.text(), found.findings[0].ranks.as_slice()), ("E0801", &[2][..]));
-    assert!(found.findings[0].message.contains("rank 2 makes a call that ranks 0 and 1 do not make"));
+    assert!(
+        found.findings[0].message.contains("rank 2 makes a call that ranks 0 and 1 do not make"),
+        "{}",
+        found.findings[0].message
+    );
 }
 
 #[test]
