@@ -343,10 +343,10 @@ codes! {
     /// again when they are read. On a GPU such an element has an arbitrary value. Either the statement that
     /// writes the elements is missing, or the reader does not wait for it.
     UnwrittenRead = "W0701", Warning, Memory;
-    /// A copy in a loop writes into another tensor. A statement that takes a slice or another layout of a tensor
-    /// makes its unbound result a view, as nvFuser does, and a bound result is written. So the first iteration
-    /// binds the name to a part of the other tensor, and later iterations copy into this part. To keep the other
-    /// tensor, allocate the name before the loop.
+    /// A write to the result of a copy changes the operand. A statement that copies a tensor, or takes a slice or
+    /// another layout of it, makes its unbound result a view, as nvFuser does, and a bound result is written. So a
+    /// statement that writes to this name changes an input, or, in a loop, the first iteration binds the name to a
+    /// part of a tensor, and later iterations copy into this part. To keep the tensor, allocate the name before.
     OverwrittenView = "W0702", Warning, Memory;
 
     /// More streams of a rank wait for other ranks than a GPU has hardware queues by default. Streams that share a queue execute in

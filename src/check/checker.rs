@@ -46,7 +46,7 @@ pub struct CheckResults {
     pub races: Vec<Race>,
     /// Reads of elements that nothing has written.
     pub unwritten_reads: Vec<UnwrittenRead>,
-    /// Copies in loops that write into views, with their ranks.
+    /// Writes into copies that are views, with their ranks.
     pub overwritten_views: Vec<(usize, OverwrittenView)>,
     /// Statements that the program does not need.
     pub excess: Vec<Excess>,

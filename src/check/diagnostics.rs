@@ -373,14 +373,26 @@ impl<'a> DiagnosticBuilder<'a> {
         rank: usize,
         more: &Occurrences,
     ) -> (usize, Diagnostic) {
-        let OverwrittenView { origin, name, base } = copy;
+        let OverwrittenView { origin, is_copy, name, base } = copy;
         let text = self.text_of(rank);
         let span = self.span(text, self.plans[rank].origins[*origin as usize].line);
-        let message = format!("from its second iteration on, a copy in a loop changes `{base}`");
-        let label =
-            format!("the first iteration makes `{name}` a view of `{base}`, later iterations copy into it");
+        let (message, label, before) = if *is_copy {
+            (
+                format!("from its second iteration on, a copy in a loop changes `{base}`"),
+                format!(
+                    "the first iteration makes `{name}` a view of `{base}`, later iterations copy into it"
+                ),
+                "the loop",
+            )
+        } else {
+            (
+                format!("a write to the copy `{name}` changes the input `{base}`"),
+                format!("`{name}` has no storage of its own: its copy made it a view of `{base}`"),
+                "its copy",
+            )
+        };
         let it = Diagnostic::new(Code::OverwrittenView, span, message, label)
-            .help(format!("to keep the elements of `{base}`, allocate `{name}` before the loop"));
+            .help(format!("to keep the elements of `{base}`, allocate `{name}` before {before}"));
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
         (text, it)
     }

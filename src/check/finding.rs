@@ -203,9 +203,9 @@ pub enum Finding {
         /// All occurrences of the read.
         more: Occurrences,
     },
-    /// A copy in a loop that writes into the tensor of which its result is a view.
+    /// A write into the result of a copy that is a view of the operand.
     OverwrittenView {
-        /// The copy.
+        /// The write.
         copy: OverwrittenView,
         /// The first rank that executes it.
         rank: usize,
@@ -260,7 +260,7 @@ impl Finding {
                     .collect()
             }
             Self::OverwrittenView { copy, rank, .. } => {
-                let label = format!("copies into `{}`", copy.base);
+                let label = format!("writes into `{}`", copy.base);
                 place(*rank, copy.origin, label).into_iter().collect()
             }
             Self::Deadlock(it) => {
@@ -372,7 +372,7 @@ impl Report {
         }
     }
 
-    /// Adds the copies in loops that write into views: one finding for each statement.
+    /// Adds the writes into copies that are views: one finding for each statement.
     pub(super) fn add_overwritten_views(&mut self, plans: &[Plan], copies: Vec<(usize, OverwrittenView)>) {
         let mut known = FxHashMap::default();
         for (rank, copy) in copies {

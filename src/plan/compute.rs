@@ -39,6 +39,7 @@ impl PlanBuilder<'_> {
             return Ok(());
         }
         if self.needs_reshard(stmt, &args, out)? {
+            self.note_overwritten_input(out);
             return self.reshard(stmt, &args, out);
         }
         if !self.holds_part(out) {
@@ -65,6 +66,7 @@ impl PlanBuilder<'_> {
         if let Some(first) = views.first() {
             self.note_overwritten_view(stmt, first, args[0], out)?;
         }
+        self.note_overwritten_input(out);
         let target = self.output_view(out)?;
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
             self.bind(out, target.clone(), Some(stream));
@@ -110,9 +112,21 @@ impl PlanBuilder<'_> {
             let origin = self.origin_no();
             let base = self.plan.buffers[target.buffer as usize].name.clone();
             let name = self.program.tensor_name(out);
-            self.plan.overwritten_views.push(OverwrittenView { origin, name, base });
+            self.plan.overwritten_views.push(OverwrittenView { origin, is_copy: true, name, base });
         }
         Ok(())
+    }
+
+    /// Adds the current statement to `Plan::overwritten_views` if it writes to a name that another one, a copy, made a view of an input.
+    fn note_overwritten_input(&mut self, out: TensorId) {
+        let stmt = self.current_stmt();
+        let bound = self.binding(out).filter(|it| it.copied_by.is_some() && it.copied_by != stmt);
+        let Some(buffer) = bound.map(|it| it.view.buffer) else { return };
+        if self.plan.inputs.iter().any(|it| it.shard.view.as_ref().is_some_and(|it| it.buffer == buffer)) {
+            let (origin, name) = (self.origin_no(), self.program.tensor_name(out));
+            let base = self.plan.buffers[buffer as usize].name.clone();
+            self.plan.overwritten_views.push(OverwrittenView { origin, is_copy: false, name, base });
+        }
     }
 
     fn check_shape(&self, tensor: TensorId) -> Result<()> {

@@ -63,7 +63,7 @@ pub struct Plan {
     pub pools: Vec<String>,
     /// The ALLOCATE statements in loops that have no effect in some iterations, because their name is bound.
     pub skipped_allocations: Vec<SkippedAllocation>,
-    /// The copies in loops that write into what an earlier iteration made their result a view of.
+    /// The writes into what a copy made its result a view of.
     pub overwritten_views: Vec<OverwrittenView>,
     /// The views of the shards of all ranks that its statements make, in program order.
     pub gathered_views: Vec<GatheredView>,
@@ -182,12 +182,14 @@ pub struct SkippedAllocation {
     pub count: usize,
 }
 
-/// A copy in a loop whose result the first iteration makes a view of the operand, so that later iterations write into it.
+/// A write into the result of a copy that was made a view of its operand, which changes, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverwrittenView {
-    /// The copy, as an index into `Plan::origins`.
+    /// The write, as an index into `Plan::origins`.
     pub origin: u32,
-    /// The name of the result.
+    /// Whether it is the copy itself, in a later iteration of its loop; else another statement, and the operand is an input.
+    pub is_copy: bool,
+    /// The name of the result of the copy.
     pub name: String,
     /// The name of the tensor whose elements are written.
     pub base: String,
