@@ -173,17 +173,17 @@ impl Merger<'_> {
     fn accumulated(&self, stmt: StmtId) -> Vec<Accumulation> {
         let Stmt::For(it) = &self.program.stmts[stmt] else { return Vec::new() };
         let body = self.program.block(it.body);
-        let is_operator = |stmt: &StmtId| match &self.program.stmts[*stmt] {
+        let computes = |stmt: StmtId| match &self.program.stmts[stmt] {
             Stmt::Op(it) => it.computes() || it.op == Op::Select,
-            Stmt::Let(..) => true,
-            Stmt::For(_) | Stmt::If(_) => false,
+            Stmt::For(it) => it.axis.is_none(),
+            Stmt::Let(..) | Stmt::If(_) => true,
         };
-        if it.axis.is_some() || !body.iter().all(is_operator) {
+        if it.axis.is_some() || !self.program.stmts_in(it.body).all(computes) {
             return Vec::new();
         }
         let sums: FxHashMap<TensorId, DeviceSum> =
             body.iter().filter_map(|it| self.device_sum(*it)).collect();
-        body.iter().filter_map(|add| self.accumulation(*add, &sums, body)).collect()
+        body.iter().filter_map(|add| self.accumulation(*add, &sums, it.body)).collect()
     }
 
     /// Returns the addition of a reduction to a tensor that no other statement of the loop mentions.
@@ -191,7 +191,7 @@ impl Merger<'_> {
         &self,
         add: StmtId,
         sums: &FxHashMap<TensorId, DeviceSum>,
-        body: &[StmtId],
+        body: BlockId,
     ) -> Option<Accumulation> {
         let Stmt::Op(it) = &self.program.stmts[add] else { return None };
         let total = it.out_tensor()?;
@@ -203,7 +203,7 @@ impl Merger<'_> {
         };
         let sum = sums.get(&term)?;
         let goal = Sharding::of(self.program, total)?;
-        let ops = body.iter().filter_map(|stmt| self.program.op(*stmt));
+        let ops = self.program.stmts_in(body).filter_map(|stmt| self.program.op(stmt));
         let fits = self.is_read_once(term)
             && ops.filter(|it| it.mentions(self.program).any(|it| it == total)).count() == 1
             && self.is_aligned(&sum.to, &goal)
