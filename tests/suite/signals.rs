@@ -281,7 +281,8 @@ fn a_second_signal_ends_at_once() -> Result<(), Failed> {
         thread::sleep(Duration::from_millis(2));
     }
     tool.send("INT")?;
-    thread::sleep(Duration::from_millis(50));
+    // Until then, a signal asks for the same.
+    thread::sleep(Duration::from_millis(600));
     let _ = tool.send("INT");
     let end = tool.end()?;
     let mut rest = Vec::new();
