@@ -21,6 +21,7 @@ use super::{
     report_claim::{self, ReportClaim},
     stop::Stop,
     watchdog::{EndProcess, Watchdog},
+    watcher,
 };
 use hir_process::exit::Exit;
 
@@ -83,7 +84,8 @@ impl JobRank {
         let channel = Channel::open(launch, &address, &trust, timeouts, &|| stop.fault());
         let claimed = |fault: LaunchError| {
             let job = || report_claim::claim(rendezvous::hash(&address.job).into());
-            let claim = matches!(fault, LaunchError::Gone { rank: 0 }).then(job).flatten();
+            let is_mine = matches!(fault, LaunchError::Gone { rank: 0 }) && !watcher::reports(&fault);
+            let claim = is_mine.then(job).flatten();
             (fault, claim)
         };
         Self::with_channel(channel.map_err(claimed)?, stop, timeout, report_requested, report, end)

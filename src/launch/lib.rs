@@ -44,6 +44,7 @@ pub mod session;
 pub mod spawn;
 pub mod stop;
 pub mod watchdog;
+pub mod watcher;
 
 #[cfg(test)]
 mod tests;

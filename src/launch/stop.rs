@@ -85,23 +85,28 @@ pub fn launcher_output() -> Option<File> {
     is_shown.then(|| open(path.as_str(), flags, Mode::empty()).ok()).flatten().map(File::from)
 }
 
-fn chain_to_launcher(variable: &str) -> Vec<(u32, u32)> {
-    let prefix = format!("{variable}=");
-    let has_variable = |process: u32| {
-        let variables = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-        variables.split(|it| *it == 0).any(|it| it.starts_with(prefix.as_bytes()))
-    };
+/// Returns the processes from this one to the child of the launcher, each with its parent.
+pub(super) fn chain_to_launcher(variable: &str) -> Vec<(u32, u32)> {
     let mut chain = Vec::new();
     let mut process = std::process::id();
     while let Some(parent) = parent_of(process).filter(|it| *it > 1) {
         chain.push((process, parent));
-        if !has_variable(parent) {
+        if variable_of(parent, variable).is_none() {
             return chain;
         }
         process = parent;
     }
     // The launcher is not visible from here, as in a container.
     Vec::new()
+}
+
+/// Returns a variable with which a process was started.
+pub(super) fn variable_of(process: u32, name: &str) -> Option<String> {
+    let variables = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let value = |it: &[u8]| {
+        Some(String::from_utf8_lossy(it.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?).into_owned())
+    };
+    variables.split(|it| *it == 0).find_map(value)
 }
 
 /// Returns the parent of a process; `None` if it has ended.

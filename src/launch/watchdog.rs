@@ -24,6 +24,7 @@ use super::{
     report::{JobReport, ReportBuilder},
     report_claim::{self, ReportClaim},
     stop::Stop,
+    watcher,
 };
 use hir_process::exit::{Exit, FailureExit};
 
@@ -204,7 +205,7 @@ fn watch(
             None if matches!(fault, LaunchError::Environment(_)) => (fault.exit(), None),
             // Rank 0 is lost, so another rank reports what it knows.
             None => {
-                claim = report_claim::claim(channel.run);
+                claim = if watcher::reports(&fault) { None } else { report_claim::claim(channel.run) };
                 if claim.is_some() { with_report(fault.exit()) } else { (fault.exit(), None) }
             }
         }

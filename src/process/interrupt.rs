@@ -1,11 +1,13 @@
 //! Handles signals that stop a tool (SIGINT, SIGTERM, SIGHUP) or request a report of its progress (SIGUSR1).
 //!
 //! After the first signal, the tool reports its progress and writes its pending results; the second signal
-//! ends the process immediately. A signal that was ignored when the process started, for example by `nohup`,
+//! ends the process immediately, unless it follows within `SAME`: Slurm sends two at the limit of time. A signal that was ignored when the process started, for example by `nohup`,
 //! stays ignored.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read},
+    os::unix::net::UnixStream,
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -25,6 +27,9 @@ use crate::{atomic_file, exit::Exit};
 
 /// How long output that is being written may take after the signal.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Within this time, a further signal asks for the same.
+const SAME: Duration = Duration::from_millis(500);
 
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -133,14 +138,17 @@ pub fn watch(
 fn register_stopping_signals() -> io::Result<Vec<i32>> {
     let again = Arc::new(AtomicBool::new(false));
     let signals: Vec<i32> = not_ignored().collect();
+    let (mut first, to_first) = UnixStream::pair()?;
     for signal in &signals {
-        // The order matters: the first signal must set the flag only after the conditional shutdown has
-        // checked it.
         flag::register_conditional_shutdown(*signal, Exit::from_signal(*signal) as i32, Arc::clone(&again))?;
+        low_level::pipe::register(*signal, to_first.try_clone()?)?;
     }
-    for signal in &signals {
-        flag::register(*signal, Arc::clone(&again))?;
-    }
+    thread::Builder::new().name("hir-again".to_owned()).spawn(move || {
+        if first.read_exact(&mut [0]).is_ok() {
+            thread::sleep(SAME);
+            again.store(true, Relaxed);
+        }
+    })?;
     Ok(signals)
 }
 

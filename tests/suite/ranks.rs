@@ -285,7 +285,15 @@ fn loses(
     drop(deadline);
     let since = Instant::now();
     match signal {
-        Some(name) => send(name, &children[victim].id().to_string())?,
+        Some(name) => {
+            let process = children[victim].id().to_string();
+            send(name, &process)?;
+            // Slurm sends two of them at the limit of time.
+            if name == "TERM" {
+                thread::sleep(Duration::from_millis(50));
+                send(name, &process)?;
+            }
+        }
         // When a parent process ends, the operating system closes its ends of the pipes.
         None => children.iter_mut().for_each(|it| drop(it.stdin.take())),
     }

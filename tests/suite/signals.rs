@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -40,6 +41,10 @@ pub fn trials() -> Vec<Trial> {
     let others = [
         Trial::test("signals::the_simulator_reports_and_goes_on", the_simulator_reports_and_goes_on),
         Trial::test("signals::a_launcher_gets_one_verdict", a_launcher_gets_one_verdict),
+        Trial::test(
+            "signals::a_launcher_that_kills_leaves_a_verdict",
+            a_launcher_that_kills_leaves_a_verdict,
+        ),
         Trial::test("signals::a_batch_says_what_is_not_run", a_batch_says_what_is_not_run),
         Trial::test("signals::an_ignored_signal_stays_ignored", an_ignored_signal_stays_ignored),
         Trial::test("signals::a_second_signal_ends_at_once", a_second_signal_ends_at_once),
@@ -141,6 +146,43 @@ fn a_launcher_gets_one_verdict() -> Result<(), Failed> {
         check(end.0 == Some(143) && end.1.matches("[STOPPED] ").count() == wanted, &end)?;
     }
     Ok(())
+}
+
+/// Hydra, the launcher of MPICH, kills the process groups of all ranks as soon as one is killed.
+fn a_launcher_that_kills_leaves_a_verdict() -> Result<(), Failed> {
+    let start = |rank: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+        command.arg("samples/allgather.hir").current_dir(ROOT).process_group(0);
+        command.envs([("HYDI_CONTROL_FD", "7"), ("PMI_RANK", rank), ("PMI_SIZE", "2")]);
+        command.env("HIR_MASTER_PORT", ranks::port()?.to_string());
+        Ok::<_, Failed>(Tool(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?))
+    };
+    for (rank, wanted) in [("0", 1), ("1", 0)] {
+        let tool = start(rank)?;
+        let since = Instant::now();
+        while wanted == 1 && !has_child(tool.0.id())? && since.elapsed() < SOON {
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(Duration::from_millis(100));
+        Command::new("kill").args(["-KILL", "--", &format!("-{}", tool.0.id())]).output_with_timeout()?;
+        let end = tool.end()?;
+        check(end.0.is_none() && end.1.matches("[FAILED] the launcher has killed").count() == wanted, &end)?;
+    }
+    // A rank 0 that has printed a verdict leaves nothing behind, which would hold the pipe of standard output.
+    let tool = start("0")?;
+    wait_for_handler(tool.0.id(), 15)?;
+    tool.send("TERM")?;
+    let end = tool.end()?;
+    check(end.0 == Some(143) && end.1.lines().filter(|it| it.starts_with('[')).count() == 1, &end)
+}
+
+fn has_child(process: u32) -> Result<bool, Failed> {
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        if !fs::read_to_string(task?.path().join("children"))?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
@@ -281,7 +323,8 @@ fn a_second_signal_ends_at_once() -> Result<(), Failed> {
         thread::sleep(Duration::from_millis(2));
     }
     tool.send("INT")?;
-    thread::sleep(Duration::from_millis(50));
+    // Until then, a signal asks for the same.
+    thread::sleep(Duration::from_millis(600));
     let _ = tool.send("INT");
     let end = tool.end()?;
     let mut rest = Vec::new();

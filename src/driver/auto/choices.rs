@@ -122,9 +122,6 @@ pub(super) struct Choices {
     pub pipeline: Option<&'static str>,
 }
 
-/// The pipelines that are ways of their own. `candidates` says for which gain it takes each.
-pub(super) const PIPELINES: [&str; 2] = ["@lower", "@overlap{}"];
-
 impl Choices {
     /// Returns what is chosen for a communication; `None` without algorithms.
     pub fn of(&self, communication: &Communication) -> Option<Strategy> {

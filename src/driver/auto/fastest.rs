@@ -18,15 +18,23 @@ use passes::{Arguments, Change, OptionKind, OptionSpec, Pass, PassCall, PassEven
 
 use super::{catalog, communications::run_calls, machine::MachineFlag, planned, time_of};
 
-/// The pipelines among which `@overlap` decides.
-pub(super) const OVERLAP: (&str, &str) = ("@overlap", "fastest{of={@overlap{};@lower}}");
+macro_rules! ways {
+    ($first:literal, $second:literal) => {
+        /// The pipelines among which `@overlap` decides, which `@auto` takes as ways of their own, too.
+        pub(super) const WAYS: [&str; 2] = [$first, $second];
+        /// What `@overlap` is.
+        pub(super) const OVERLAP: (&str, &str) =
+            ("@overlap", concat!("fastest{of={", $first, ";", $second, "}}"));
+        const OF: &str = concat!("{", $first, ";", $second, "}");
+    };
+}
+ways!("@overlap{}", "@lower");
 
 /// The pass.
 pub static PASS: Pass = Pass::new("fastest", include_str!("fastest.rs"), run)
     .about("keep the fastest of several pipelines by the estimated times of a machine")
     .with_options(&[
-        OptionSpec::new("of", OptionKind::Text, Some("{@overlap{};@lower}"))
-            .about("pipelines, separated by `;`"),
+        OptionSpec::new("of", OptionKind::Text, Some(OF)).about("pipelines, separated by `;`"),
         OptionSpec::new("machine", OptionKind::Text, Some(shipped::DEFAULT))
             .about("the machine, as in `--machine`"),
     ]);

@@ -51,7 +51,7 @@ use hir_plan::{World, timeline::shipped};
 use passes::{Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks};
 use rustc_hash::FxHashMap;
 
-use choices::{Choice, Choices, PIPELINES, Strategy, combinations};
+use choices::{Choice, Choices, Strategy, combinations};
 use communications::{Communication, communications, rewrite};
 use each::{Tried, improved};
 use machine::{MachineFlag, estimate_on};
@@ -369,7 +369,7 @@ fn candidates(
             candidates.insert(0, better);
         }
     }
-    for (pipeline, gain) in PIPELINES.into_iter().zip([0.0, error]) {
+    for (pipeline, gain) in fastest::WAYS.into_iter().zip([error, 0.0]).rev() {
         let found = estimate(Choices { pipeline: Some(pipeline), ..Choices::default() });
         let Some((it, false)) = found else { continue };
         let is_taken = candidates.first().is_none_or(|taken| it.time < taken.time * (1.0 - gain));

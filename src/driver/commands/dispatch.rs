@@ -113,10 +113,16 @@ fn tools() -> Vec<Tool> {
     all
 }
 
-/// Returns the command line of `hir overlap`: that of `hir run`. Traces have options of their own.
+/// Returns the command line of `hir overlap`: that of `hir run`, and `--trace`, with which it has options of its own.
 #[cfg(feature = "launch")]
 fn overlap() -> Command {
-    command::<super::run::Options>(super::trace::EXAMPLES).name("hir overlap")
+    let of_traces = command::<super::trace::Options>(super::trace::EXAMPLES);
+    let trace = of_traces.get_arguments().find(|it| it.get_id() == "trace").cloned();
+    let about = of_traces.get_long_about().cloned().unwrap_or_default();
+    let own = command::<super::run::Options>(super::trace::EXAMPLES).name("hir overlap").long_about(about);
+    // `hir run` has the name as an alias of `--timeline`.
+    let own = own.mut_arg("timeline", |it| it.alias(None::<&str>).visible_alias(None::<&str>));
+    own.args(trace.map(|it| it.required(false)))
 }
 
 /// Becomes `python3 -m hir` with these arguments, with the Python beside this program. Returns if there is none.

@@ -8,7 +8,7 @@ mod program;
 mod simulation;
 mod task;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, io, path::PathBuf, process::Command, sync::Arc};
 
 pub(super) use crate::run::command_line::{EXAMPLES, Options};
 use crate::{
@@ -20,7 +20,14 @@ use crate::{
     session::{CommandLine, Report, Session, Verdict},
     tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool},
 };
-use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};
+use hir_launch::{
+    environment,
+    environment::LaunchInfo,
+    handshake::JobManifest,
+    job_rank::JobRank,
+    spawn,
+    watcher::{self, Watcher},
+};
 use hir_process::{exit::Exit, threads::start_workers};
 
 use batch::{BatchProgress, JobProgram, JobStep};
@@ -40,6 +47,10 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 }
 
 fn run_tool(session: &Arc<Session>) -> Exit {
+    if let Some(cause) = watcher::wait_for_loss() {
+        session.print(&failed(cause));
+        return Exit::Hang;
+    }
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => options,
         Err(error) => {
@@ -133,7 +144,18 @@ fn run_rank_process(
 ) -> Exit {
     let own = if launch.rank == 0 { screen.clone() } else { screen.silent() };
     let (progress, monitor) = (BatchProgress::of(programs, screen.session()), RunMonitor::default());
-    rank_process::join(launch, options.timeout_duration(), screen, progress.exit_reporter(), |member| {
+    let command = || {
+        let mut command = Command::new(own_program(screen.session()).ok()?);
+        command.args(screen.session().command_line.start.iter().skip(1));
+        Some(command)
+    };
+    let watcher = Arc::new(Watcher::start(launch, command));
+    let (report, over) = (progress.exit_reporter(), Arc::clone(&watcher));
+    let last = move |exit, verdict: &Verdict| {
+        report(exit, verdict);
+        over.dismiss();
+    };
+    rank_process::join(launch, options.timeout_duration(), screen, last, |member| {
         let mut gpu = None;
         batch::run_each(programs, (launch.rank == 0, launch.world), &progress, |entry, last, times| {
             let manifest = || job_manifest(entry, launch, screen.session());
@@ -201,17 +223,18 @@ fn job_manifest(
     }
 }
 
+/// Returns the program that runs this tool, with the first words of its command line.
+fn own_program(session: &Session) -> io::Result<PathBuf> {
+    session.command_line.start.first().map_or_else(std::env::current_exe, |program| Ok(program.into()))
+}
+
 /// Starts one process per rank with the command line of this one.
 fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
     // Each rank writes its own reproducer.
     let session = screen.session();
     session.crash_record.disable();
     let CommandLine { start, arguments } = &session.command_line;
-    let program = match start.first() {
-        Some(program) => Ok(program.into()),
-        None => std::env::current_exe(),
-    };
-    let exit = program.and_then(|program| {
+    let exit = own_program(session).and_then(|program| {
         let arguments = start.iter().skip(1).chain(arguments).cloned().collect();
         let job = spawn::Job { program, arguments, ranks };
         let errors =

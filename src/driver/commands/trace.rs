@@ -1,6 +1,6 @@
 //! `hir overlap --trace`: what the traces of a job show.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use grammar::Binding;
@@ -29,11 +29,13 @@ pub(super) const EXAMPLES: &str = "  hir overlap program.hir                    
   hir overlap --trace rank0.json rank1.json.gz     what collectives transfer, what they wait, and what hides them
   hir overlap program.hir --trace rank*.json       each communication of a program, measured beside estimated";
 
-/// Reads the traces of the ranks of a job that torch.profiler (`prof.export_chrome_trace`) or Nsight Systems (`nsys export --type sqlite`) has
+/// Reports for each communication of a program how long it takes, what hides it, and how long the program takes without it: measured on GPUs,
+/// estimated without. The options are those of `hir run`.
+///
+/// With `--trace`, reads the traces of the ranks of a job that torch.profiler (`prof.export_chrome_trace`) or Nsight Systems (`nsys export --type sqlite`) has
 /// written, and reports for each collective how long the data takes, how long ranks wait for the last one, and what hides it. With a program,
 /// its communications are estimated and compared with those of the rank of the first trace, by kind, size and order.
-///
-/// Without `--trace`, a program is estimated, or measured on GPUs: `hir overlap` then has the options of `hir run`, such as `--passes`.
+/// `hir overlap --trace --help` lists the options for traces.
 #[derive(Parser)]
 #[command(name = "hir overlap", version = crate::tool::version())]
 pub(super) struct Options {
@@ -42,7 +44,7 @@ pub(super) struct Options {
     /// The traces, one file for each rank, or with several; they may be compressed by gzip.
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Write the figures to FILE as JSON; `-` is standard output.
+    /// Write the figures to FILE as JSON, too; with `-`, only these are printed.
     #[arg(short = 'J', long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Estimate the program with the times of this machine, as `hir-run --machine`.
@@ -85,7 +87,10 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         report = comparison_lines(&rows, rank, &timeline.source);
     }
     if let Some(path) = &options.json {
-        return Ok(screen.write_result(&format!("{figures}\n"), Some(path)));
+        let written = screen.write_result(&format!("{figures}\n"), Some(path));
+        if written != Exit::Success || path == Path::new("-") {
+            return Ok(written);
+        }
     }
     Ok(screen.write_result(&(report.join("\n") + "\n"), None))
 }

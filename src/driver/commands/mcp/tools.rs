@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs,
     process::Command,
 };
 
@@ -394,20 +395,21 @@ fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, Rp
         let printed = caller.run(&program.words(&["overlap", WORK, JSON]), program.input);
         return Ok(printed.map_or_else(|it| it, Answer::of_run));
     };
+    let figures = match tempfile::NamedTempFile::new() {
+        Ok(figures) => figures,
+        Err(fault) => return Ok(Answer::failed(&format!("cannot make a temporary file: {fault}"))),
+    };
     // The words behind `--trace` are files, also those that look like options.
     let traces = traces.iter().map(|it| format!("--trace={it}"));
-    let words: Vec<String> = std::iter::once("overlap".to_owned()).chain(traces).collect();
+    let file = format!("--json={}", figures.path().display());
+    let words: Vec<String> = ["overlap".to_owned(), file].into_iter().chain(traces).collect();
     let words = program.words(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let printed = match caller.run(&words, program.input) {
         Ok(printed) => printed,
         Err(answer) => return Ok(answer),
     };
     let mut answer = Answer::of_diagnostics(&printed);
-    let words: Vec<String> =
-        [words[0].clone(), JSON.to_owned()].into_iter().chain(words[1..].to_vec()).collect();
-    if let Ok(figures) = caller.run(&words, program.input) {
-        answer.set_figures(&figures.out);
-    }
+    answer.set_figures(&fs::read_to_string(figures.path()).unwrap_or_default());
     Ok(answer)
 }
 
