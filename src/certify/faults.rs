@@ -95,42 +95,19 @@ impl FaultSets {
     }
 }
 
-/// Returns whether an elementwise operator gives finite numbers for finite operands, as far as sums and products do.
+/// Returns whether an operator gives finite numbers for finite operands, as far as sums and products do.
 pub(crate) fn is_total(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Add
-            | Op::Sub
-            | Op::Mul
-            | Op::Neg
-            | Op::Abs
-            | Op::Max
-            | Op::Min
-            | Op::FMax
-            | Op::FMin
-            | Op::Where
-            | Op::Clamp
-            | Op::Threshold
-            | Op::Lerp
-            | Op::Relu
-            | Op::Sigmoid
-            | Op::Silu
-            | Op::Tanh
-            | Op::Erf
-            | Op::Erfc
-            | Op::Sin
-            | Op::Cos
-            | Op::Atan
-            | Op::Atan2
-            | Op::Asinh
-            | Op::Floor
-            | Op::Ceil
-            | Op::Round
-            | Op::Trunc
-            | Op::Frac
-            | Op::Cast
-            | Op::Complex
-            | Op::Real
-            | Op::Imag
-    )
+    use Op::{
+        Abs, Add, Asinh, Atan, Atan2, Cast, Ceil, Clamp, Complex, Cos, Erf, Erfc, FMax, FMin, Floor, Frac,
+        Imag, Lerp, Max, Min, Mul, Neg, Real, Relu, Round, Sigmoid, Silu, Sin, Sub, Tanh, Threshold, Trunc,
+        Where,
+    };
+    let is_elementwise = op.def().class == OpClass::Elementwise;
+    let is_other = !is_elementwise && !matches!(op.def().type_rule, TypeRule::SdpaBwd | TypeRule::Unchecked);
+    let elementwise = [
+        Add, Sub, Mul, Neg, Abs, Max, Min, FMax, FMin, Where, Clamp, Threshold, Lerp, Relu, Sigmoid, Silu,
+        Tanh, Erf, Erfc, Sin, Cos, Atan, Atan2, Asinh, Floor, Ceil, Round, Trunc, Frac, Cast, Complex, Real,
+        Imag,
+    ];
+    is_other || elementwise.contains(&op)
 }

@@ -15,7 +15,8 @@ use super::*;
 const OPAQUE: u64 = 1 << 63;
 
 /// How an element is computed from rounded numbers: as a polynomial of inputs and of values of unknown functions, and as the same one with
-/// positive coefficients. Elements have one form if they are sums of the same products with the same signs, of which none has cancelled.
+/// positive coefficients, in which each sum is a number of its own. Elements have one form if they are sums of the same products with the same
+/// signs, of which none has cancelled; a sum of sums has other terms.
 pub(crate) type Form = [u64; 2];
 
 /// An element of the field, or an opaque one: an infinity, -0, a quotient by zero, what nothing has written, and what is computed from them.
@@ -214,6 +215,11 @@ impl Algebra {
         });
         let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
         let number = |it: f64| [value, if it < 0.0 { self.prime - value } else { value }];
+        // A product keeps what it is; sums of the same terms in another order are rounded otherwise.
+        let mut terms: Vec<u64> = a.iter().zip(b).map(|(a, b)| self.times(a.form[1], b.form[1])).collect();
+        terms.retain(|it| *it != 0);
+        terms.sort_unstable();
+        let even = if terms.len() > 1 { self.drawn(("sum", terms)) } else { even };
         let form = known.filter(|it| !it.is_nan()).map_or([odd, even], number);
         known.map(|it| *self.numbers.borrow_mut().entry(form).or_insert(it));
         self.record(form, || Made::Products(a.iter().zip(b).map(|(a, b)| [a.form, b.form]).collect()));
@@ -444,7 +450,8 @@ impl Algebra {
                 // A maximum of no floats is an infinity.
                 let value = if set.is_empty() && !of.is_integral() { value.opaque() } else { value };
                 if name.ends_with(['x', 'n']) {
-                    self.record(value.form, || Made::Selected(set.iter().map(|it| it.form).collect()));
+                    let made = if name.ends_with('x') { Made::Largest } else { Made::Selected };
+                    self.record(value.form, || made(set.iter().map(|it| it.form).collect()));
                 }
                 made_of.insert(key(&value), set);
                 value

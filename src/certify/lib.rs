@@ -33,6 +33,7 @@
 //! The files use the names of this module (`use super::*`), since they all need about the same ones.
 
 mod access;
+mod bounds;
 mod certificate;
 mod command;
 mod execute;
@@ -66,8 +67,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
-    access::*, execute::*, faults::*, field::*, operators::*, order::*, part::*, range::*, signature::*,
-    trace::*, unroll::*,
+    access::*, bounds::*, execute::*, faults::*, field::*, operators::*, order::*, part::*, range::*,
+    signature::*, trace::*, unroll::*,
 };
 
 pub use certificate::{Claim, Fault, certify};

@@ -99,8 +99,8 @@ impl<'a> Call<'a> {
         };
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
         let (stmt, rule, out) = (of.stmt, of.stmt.op.def().type_rule, of.outs[result].0);
-        let coarse = |it: &RefCell<Recorder>| it.borrow_mut().uses(of.program.tensors[out].dtype);
-        algebra.recorder.iter().for_each(coarse);
+        let tensors = of.args.iter().chain(&of.outs).map(|it| of.program.tensors[it.0].dtype);
+        algebra.recorder.iter().for_each(|it| tensors.clone().for_each(|of| it.borrow_mut().uses(of)));
         let mut scalars = Vec::new();
         let value = |it| if stmt.op == Op::TensorConstruct { Ok(Value::Int(0)) } else { of.value(it) };
         stmt.scalars(&mut |it| scalars.push(value(it).map(|it| algebra.constant(it, DType::Double))));
@@ -145,6 +145,7 @@ impl<'a> Call<'a> {
 
     /// Returns an element of the result, by its index in the whole tensor.
     fn element(&self, index: &[usize]) -> Computed<Element> {
+        use Rule::{AlongAxis, Generate, Sdpa, SdpaBwd, Unchecked, Welford};
         let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
         let constant = |at: usize| self.constants.get(at).copied().flatten().ok_or_else(|| MISFIT.into());
         match (stmt.op.def().type_rule, stmt.op) {
@@ -171,16 +172,8 @@ impl<'a> Call<'a> {
             (_, Op::BitCast) if self.types[0].class() != Class::Int && !self.is_input(index)? => {
                 Err("hir-certify does not know the bits of an element".into())
             }
-            (Rule::Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
-            (
-                Rule::AlongAxis
-                | Rule::Sdpa
-                | Rule::SdpaBwd
-                | Rule::Generate
-                | Rule::Unchecked
-                | Rule::Welford,
-                _,
-            ) => self.unknown(index),
+            (Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
+            (AlongAxis | Sdpa | SdpaBwd | Generate | Unchecked | Welford, _) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
             _ if !self.is_exact => self.unknown(index).map(Element::opaque),
@@ -272,24 +265,29 @@ impl<'a> Call<'a> {
 
     /// An unknown function of elements, named by the operator and the types.
     fn apply(&self, all: &[Element]) -> Element {
-        let op = self.of.stmt.op;
+        let (op, def) = (self.of.stmt.op, self.of.stmt.op.def());
         let value = self.algebra.apply((op, &self.types, self.result), all);
-        if op.def().class == OpClass::Elementwise {
-            let forms = || all.iter().map(|it| it.form).collect();
-            self.algebra.record(value.form, || Made::By(op, self.to, forms()));
+        let is_elementwise = def.class == OpClass::Elementwise;
+        let is_partial = !is_total(op) && matches!(self.to.class(), Class::Float | Class::Complex);
+        if is_elementwise || !is_partial || self.takes_attention() {
+            let forms = all.iter().filter(|_| is_elementwise).map(|it| it.form);
+            self.algebra.record(value.form, || Made::By(op, self.to, forms.collect()));
         }
-        let value = if merged(self.to) == self.to { value } else { self.of_type(value) };
-        let has_partial = match op.def().class {
-            OpClass::Elementwise => !is_total(op),
-            _ => matches!(op.def().type_rule, Rule::SdpaBwd | Rule::Unchecked),
-        };
-        let is_partial = has_partial && matches!(self.to.class(), Class::Float | Class::Complex);
-        self.narrowed(if is_partial { self.algebra.partial(value, op.def().mnemonic) } else { value })
+        let rounded = || self.algebra.renamed(value, self.algebra.rounded_form((op, self.to, value.form)));
+        let value = if merged(self.to) == self.to { value } else { rounded() };
+        self.narrowed(if is_partial { self.algebra.partial(value, def.mnemonic) } else { value })
     }
 
-    /// Returns a result of the operator as it is rounded to the type of the result.
-    fn of_type(&self, it: Element) -> Element {
-        self.algebra.renamed(it, self.algebra.rounded_form((self.of.stmt.op, self.to, it.form)))
+    /// Returns whether a gradient of attention takes logarithms of sums that an attention gives, so that no exponential in it is above 1.
+    fn takes_attention(&self) -> bool {
+        let of_stmt = self.of.args.iter().zip(&self.operands);
+        let mut logarithms = of_stmt.filter(|it| self.of.stmt.get(attr::LOGSUM_EXP) == Some(it.0.0));
+        let is_given =
+            |of: &Recorder, it: &Element| matches!(of.made_of(it.form), Some(Made::By(Op::Sdpa, ..)));
+        let is_all = |it: &Values| {
+            self.algebra.recorder.iter().all(|of| it.iter().all(|it| is_given(&of.borrow(), it)))
+        };
+        logarithms.next().is_some_and(|it| is_all(it.1.values))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {

@@ -6,88 +6,8 @@
 
 use super::*;
 
-/// The largest finite number of the floating-point types but half precision and double precision, less what they round.
-pub(crate) const LARGEST: f64 = 3.38e38;
-/// The least positive number; products below `NORMAL` may be 0.
-const LEAST: f64 = 1e-45;
-const NORMAL: f64 = 1.2e-38;
 /// The largest number of operands that are recorded.
 const MOST: usize = 1 << 22;
-
-/// The numbers from `low` to `high` whose magnitude is at least `least`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bounds {
-    low: f64,
-    high: f64,
-    least: f64,
-}
-
-const FINITE: Bounds = within(LARGEST);
-const ANY: Bounds = within(f64::INFINITY);
-const TRUTH: Bounds = Bounds { low: 0.0, high: 1.0, least: 0.0 };
-
-pub(crate) const fn within(most: f64) -> Bounds {
-    Bounds { low: -most, high: most, least: 0.0 }
-}
-
-impl Bounds {
-    const fn new(low: f64, high: f64) -> Self {
-        Self { low, high, least: 0.0 }
-    }
-
-    /// Returns the numbers of both.
-    fn meet(self, other: Self) -> Self {
-        let (low, high) = (self.low.max(other.low), self.high.min(other.high));
-        Self { low, high, least: self.least.max(other.least) }
-    }
-
-    fn has(self, other: Self) -> bool {
-        let least = if other.low > 0.0 { other.low } else { (-other.high).max(other.least) };
-        self.low <= other.low && other.high <= self.high && self.least <= least
-    }
-
-    fn is_empty(self) -> bool {
-        self.low > self.high || self.least > self.low.abs().max(self.high.abs())
-    }
-
-    /// Returns the factors by which a number gives these.
-    fn over(self, factor: f64) -> Self {
-        // A zero is positive, as its reciprocal is then.
-        let (low, high) = (self.low / factor + 0.0, self.high / factor + 0.0);
-        let least = if factor.abs() < 1.0 && self.least > 0.0 { self.least.max(NORMAL) } else { self.least };
-        let least = if least <= LEAST { least } else { least / factor.abs() };
-        Self { low: low.min(high), high: low.max(high), least }
-    }
-
-    /// Returns the magnitudes, or the positive numbers, of which two have a product that is one of these.
-    fn root(self) -> Self {
-        let least = if self.least > 0.0 { self.least.max(NORMAL).sqrt() } else { 0.0 };
-        match self.low {
-            low if low < 0.0 => Self { least, ..within(self.high.min(-low).max(0.0).sqrt()) },
-            low => Self { low: low.sqrt(), high: self.high.max(0.0).sqrt(), least },
-        }
-    }
-
-    /// Returns the part of the numbers that half has, without those below its normal ones if 0 is not among them.
-    fn in_half(self) -> Self {
-        const NORMAL: f64 = 6.2e-5;
-        let it = self.meet(within(largest(DType::Half)));
-        Self {
-            low: if it.low > 0.0 { it.low.max(NORMAL) } else { it.low },
-            high: if it.high < 0.0 { it.high.min(-NORMAL) } else { it.high },
-            least: if it.least > 0.0 { it.least.max(NORMAL) } else { 0.0 },
-        }
-    }
-
-    fn times(self, other: Self) -> Self {
-        let all = [self.low, self.high].map(|a| [other.low, other.high].map(|b| a * b)).concat();
-        Self::new(all.iter().copied().fold(f64::MAX, f64::min), all.into_iter().fold(f64::MIN, f64::max))
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self::new(self.low + other.low, self.high + other.high)
-    }
-}
 
 /// How an element was computed, from elements.
 #[derive(Clone)]
@@ -99,9 +19,23 @@ pub(crate) enum Made {
     Products(Vec<[Form; 2]>),
     /// One of these.
     Selected(Vec<Form>),
-    /// By an operator, in a type.
+    /// The largest of these.
+    Largest(Vec<Form>),
+    /// By an operator, in a type. Without operands, nothing is known of them.
     By(Op, DType, Vec<Form>),
 }
+
+/// The difference of an element and a maximum of it and others, an exponential of one, or a sum of such exponentials.
+#[derive(Clone)]
+struct Shifted {
+    largest: Form,
+    /// What the maximum was subtracted from.
+    of: Vec<Form>,
+    is_exponential: bool,
+}
+
+/// By element, the last ones first, which operands precede: the bounds that it has to have.
+type Needs = BTreeMap<usize, Bounds>;
 
 /// All elements that were computed in a run.
 #[derive(Default)]
@@ -110,47 +44,94 @@ pub(crate) struct Recorder {
     known: FxHashMap<Form, (usize, Bounds)>,
     made: Vec<(Form, Made)>,
     operands: usize,
+    shifted: FxHashMap<Form, Shifted>,
     /// By limit of numbers: what has to be below it.
     limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
-    /// Whether a type has less than 24 bits, is half, and is a float of 8 bits.
+    /// Whether a type has less than 24 bits, is half, has more range than single precision, and is a float of 8 bits.
     is_coarse: bool,
     has_half: bool,
+    has_double: bool,
     has_bytes: bool,
 }
 
 impl Recorder {
     /// Records an element unless it is known, or an operand is not.
     pub(crate) fn record(&mut self, form: Form, made: Made) {
-        let range = |it: &Form| self.known.get(it).map(|it| it.1);
-        let hull = |a: Bounds, b: Bounds| Bounds::new(a.low.min(b.low), a.high.max(b.high));
         let (count, range) = match &made {
             Made::Input(_) => (1, Some(FINITE)),
             Made::Number(it) => (1, it.is_finite().then_some(Bounds::new(*it, *it))),
             Made::Products(terms) => {
                 let term = |[a, b]: &[Form; 2]| {
-                    let product = range(a)?.times(range(b)?);
+                    let product = self.range(*a)?.times(self.range(*b)?);
                     Some(if a == b { product.meet(Bounds::new(0.0, f64::MAX)) } else { product })
                 };
-                (
-                    terms.len(),
-                    terms.iter().map(term).try_fold(Bounds::new(0.0, 0.0), |all, it| Some(all.plus(it?))),
-                )
+                let none = Bounds::new(0.0, 0.0);
+                (terms.len(), terms.iter().map(term).try_fold(none, |all, it| Some(all.plus(it?))))
             }
-            Made::Selected(all) => {
-                let mut ranges = all.iter().map(range);
-                let first = ranges.next().flatten();
-                (all.len(), ranges.fold(first, |all, it| Some(hull(all?, it?))))
+            Made::Selected(all) | Made::Largest(all) => {
+                let ranges = all.iter().map(|it| self.range(*it));
+                (all.len(), ranges.reduce(|a, b| Some(a?.hull(b?))).flatten())
             }
             Made::By(op, to, all) => {
-                (all.len(), all.iter().all(|it| range(it).is_some()).then(|| range_of(*op, *to)))
+                (all.len(), all.iter().all(|it| self.range(*it).is_some()).then(|| range_of(*op, *to)))
             }
         };
-        let Some(range) = range.filter(|_| !self.known.contains_key(&form) && self.operands <= MOST) else {
+        let Some(mut range) = range.filter(|_| !self.known.contains_key(&form) && self.operands <= MOST)
+        else {
             return;
         };
         self.operands += count;
+        if let Some(it) = self.shifted_of(&made) {
+            // The exponential of 0 is one of those of all elements.
+            let has_largest = self.elements(it.largest).iter().all(|own| it.of.contains(own));
+            let exponentials = Bounds::new(has_largest.into(), it.of.len() as f64);
+            range = range.meet(if it.is_exponential { exponentials } else { Bounds::new(f64::MIN, 0.0) });
+            self.shifted.insert(form, it);
+        }
         self.known.insert(form, (self.made.len(), range.meet(FINITE)));
         self.made.push((form, made));
+    }
+
+    fn range(&self, it: Form) -> Option<Bounds> {
+        self.known.get(&it).map(|it| it.1)
+    }
+
+    fn number(&self, it: Form) -> Option<f64> {
+        self.range(it).filter(|it| it.low == it.high).map(|it| it.low)
+    }
+
+    pub(crate) fn made_of(&self, it: Form) -> Option<&Made> {
+        Some(&self.made[self.known.get(&it)?.0].1)
+    }
+
+    /// Returns of what an element is the largest.
+    fn elements(&self, it: Form) -> &[Form] {
+        if let Some(Made::Largest(all)) = self.made_of(it) { all } else { &[] }
+    }
+
+    fn shifted_of(&self, made: &Made) -> Option<Shifted> {
+        let is = |it: Form, wanted: f64| self.number(it) == Some(wanted);
+        let terms = match made {
+            Made::By(Op::Exp, _, of) => {
+                let difference = self.shifted.get(of.first()?).filter(|it| !it.is_exponential)?;
+                return Some(Shifted { is_exponential: true, ..difference.clone() });
+            }
+            Made::Products(terms) if terms.iter().all(|it| is(it[1], 1.0)) => terms.iter().map(|it| it[0]),
+            _ => return None,
+        };
+        let terms: Vec<Form> = terms.filter(|it| !is(*it, 0.0)).collect();
+        let parts = terms.iter().map(|it| self.shifted.get(it).filter(|it| it.is_exponential));
+        if let Some(parts) = parts.collect::<Option<Vec<_>>>() {
+            let largest = parts.first()?.largest;
+            let of = parts.iter().flat_map(|it| &it.of).copied().collect();
+            let is_one = parts.iter().all(|it| it.largest == largest);
+            return is_one.then_some(Shifted { largest, of, is_exponential: true });
+        }
+        let &[of, negated] = &terms[..] else { return None };
+        let Made::Products(factors) = self.made_of(negated)? else { return None };
+        let &[[sign, largest]] = &factors[..] else { return None };
+        let is_difference = is(sign, -1.0) && self.elements(largest).contains(&of);
+        is_difference.then_some(Shifted { largest, of: vec![of], is_exponential: false })
     }
 
     pub(crate) fn limit(&mut self, limit: Form, value: Form, most: f64) {
@@ -160,6 +141,7 @@ impl Recorder {
     pub(crate) fn uses(&mut self, of: Option<DType>) {
         self.is_coarse |= of.and_then(DType::significand_bits).is_some_and(|it| it < 24);
         self.has_half |= of == Some(DType::Half);
+        self.has_double |= of == Some(DType::Double);
         self.has_bytes |= of.is_some_and(|it| it.class() == Class::SmallFloat);
     }
 
@@ -171,11 +153,11 @@ impl Recorder {
         inputs: &[String],
         magnitude: f64,
     ) -> Option<Vec<String>> {
-        if self.has_bytes {
+        // Numbers of double precision are larger than what is taken for finite here.
+        if self.has_bytes || self.has_double && magnitude < 1.0 {
             return None;
         }
-        // By element, the last ones first, which operands precede.
-        let mut needs: BTreeMap<usize, Bounds> = BTreeMap::new();
+        let mut needs = Needs::new();
         // What no condition bounds: finite numbers, or where sums and products are taken for finite, all.
         let any = if magnitude < 1.0 { ANY } else { FINITE };
         let mut boxes = vec![any; inputs.len()];
@@ -197,15 +179,15 @@ impl Recorder {
             match made {
                 Made::Input(number) => boxes[*number] = boxes[*number].meet(need),
                 Made::Number(it) => need.has(Bounds::new(*it, *it)).then_some(())?,
-                Made::Selected(all) => all.iter().try_for_each(|it| self.need(&mut needs, *it, need))?,
+                Made::Selected(all) | Made::Largest(all) => {
+                    all.iter().try_for_each(|it| self.need(&mut needs, *it, need))?
+                }
                 Made::Products(terms) => self.need_terms(&mut needs, terms, need)?,
                 Made::By(_, to, _) if to.class() == Class::Bool => need.has(TRUTH).then_some(())?,
+                Made::By(_, _, all) if all.is_empty() => need.has(any).then_some(())?,
                 Made::By(op, to, all) => {
-                    let number = |at: usize| {
-                        let range = self.known.get(all.get(at)?)?.1;
-                        (range.low == range.high).then_some(range.low)
-                    };
-                    let own = need_of(*op, need.meet(within(largest(*to))), number(1))?;
+                    let number = all.get(1).and_then(|it| self.number(*it));
+                    let own = need_of(*op, need.meet(within(largest(*to))), number)?;
                     self.need(&mut needs, *all.first()?, own)?;
                 }
             }
@@ -214,29 +196,28 @@ impl Recorder {
         Some(shown.collect::<Option<Vec<_>>>()?.concat())
     }
 
-    fn need(&self, needs: &mut BTreeMap<usize, Bounds>, value: Form, need: Bounds) -> Option<()> {
+    fn need(&self, needs: &mut Needs, value: Form, need: Bounds) -> Option<()> {
         let at = self.known.get(&value)?.0;
-        // Elements do not know their types: where some are half, each has to fit into its range, and is not 0 by underflow.
-        let need = if self.has_half { need.in_half() } else { need };
+        // Elements do not know their types. In each of them, what is to be a normal number is no 0 by underflow.
+        let (normal, most) = match () {
+            () if self.has_half => (6.2e-5, largest(DType::Half)),
+            () if self.is_coarse || self.has_double => (NORMAL, f64::INFINITY),
+            () => (0.0, f64::INFINITY),
+        };
+        let need = need.meet(within(most)).normal(normal);
         let all = needs.entry(at).or_insert(ANY);
         *all = all.meet(need);
         Some(())
     }
 
-    fn need_terms(
-        &self,
-        needs: &mut BTreeMap<usize, Bounds>,
-        terms: &[[Form; 2]],
-        need: Bounds,
-    ) -> Option<()> {
-        let range = |it: Form| self.known.get(&it).map_or(FINITE, |it| it.1);
-        let number = |it: Form| Some(range(it).low).filter(|low| *low == range(it).high);
-        let known = |[a, b]: &[Form; 2]| Some(number(*a)? * number(*b)?);
+    fn need_terms(&self, needs: &mut Needs, terms: &[[Form; 2]], need: Bounds) -> Option<()> {
+        let known = |[a, b]: &[Form; 2]| Some(self.number(*a)? * self.number(*b)?);
         let sum: f64 = terms.iter().filter_map(known).sum();
         let rest: Vec<_> = terms.iter().filter(|it| known(it).is_none()).collect();
         // Several terms that are not 0 together are positive together.
         let is_shared = need.least > 0.0 && (rest.len() > 1 || sum != 0.0);
-        let rounded = need.least.max(1e-6 * sum.abs());
+        let error = if self.is_coarse { 1e-2 } else { 1e-6 } * rest.len() as f64;
+        let rounded = need.least.max(error * sum.abs());
         let low = if is_shared { need.low.max(if sum == 0.0 { 0.0 } else { rounded }) } else { need.low };
         let least = if is_shared && sum != 0.0 { 0.0 } else { need.least };
         let count = rest.len().max(1) as f64;
@@ -244,27 +225,20 @@ impl Recorder {
         if rest.is_empty() {
             return need.has(Bounds::new(sum, sum)).then_some(());
         }
+        let has_zero = part.least == 0.0 && part.low <= 0.0 && part.high >= 0.0;
+        let small = |it: Form| self.range(it).filter(|it| it.low >= 0.0 && it.high < 1e9);
         for &&[a, b] in &rest {
-            let (one, other) = if number(a).is_some() { (b, a) } else { (a, b) };
-            let is_within = |it: Form| range(it).low >= 0.0 && range(it).high < 1e9;
-            match number(other) {
-                // The product of 0 and a number.
-                Some(0.0) if part.least == 0.0 && part.has(Bounds::new(0.0, 0.0)) => {
-                    self.need(needs, one, ANY)?
-                }
-                Some(0.0) => return None,
-                Some(factor) => self.need(needs, one, part.over(factor))?,
-                None if part.least == 0.0
-                    && part.low <= 0.0
-                    && part.high >= 0.0
-                    && one != other
-                    && (is_within(one) || is_within(other)) =>
-                {
-                    let (bounded, free) = if is_within(one) { (one, other) } else { (other, one) };
+            let (one, other) = if self.number(a).is_some() { (b, a) } else { (a, b) };
+            let (bounded, free) = if small(one).is_some() { (one, other) } else { (other, one) };
+            match (self.number(other), small(bounded).filter(|_| has_zero && one != other)) {
+                (Some(0.0), _) => self.need(needs, one, Some(ANY).filter(|_| has_zero)?)?,
+                (Some(factor), _) => self.need(needs, one, part.over(factor))?,
+                (None, Some(Bounds { high, .. })) => {
                     self.need(needs, bounded, ANY)?;
-                    self.need(needs, free, part.over(range(bounded).high.max(1.0)))?;
+                    self.need(needs, free, part.over(high.max(1.0)))?;
                 }
-                None => [one, other].iter().try_for_each(|it| self.need(needs, *it, part.root()))?,
+                (None, None) if part.high < 0.0 => return None,
+                (None, None) => [one, other].iter().try_for_each(|it| self.need(needs, *it, part.root()))?,
             }
         }
         Some(())
@@ -284,25 +258,19 @@ impl Recorder {
         let most = if most < 1.0 { LARGEST } else { most };
         let is_finite = |it: f64| it.abs() < most.min(0.99 * LARGEST);
         let is_positive = it.low >= 0.0 && it.least > 0.0;
-        match it {
-            Bounds { low, high, .. } if low == -high && is_finite(high) => {
-                all.push(format!("|{name}| <= {}", digits(high, true)))
-            }
-            Bounds { low, high, .. } => {
-                let lower =
-                    format!("{name} >= {}", digits(low.max(if is_positive { it.least } else { low }), false));
-                let above = || format!("{name} > 0");
-                let is_above = is_positive && low.max(it.least) <= LEAST;
-                all.extend(is_above.then(above).or(is_finite(low).then_some(lower)));
-                all.extend(is_finite(high).then(|| format!("{name} <= {}", digits(high, true))));
-            }
+        let Bounds { low, high, least } = it;
+        let lowest = if is_positive { low.max(least) } else { low };
+        if low == -high && is_finite(high) {
+            all.push(format!("|{name}| <= {}", digits(high, true)));
+        } else {
+            let above = || format!("{name} > 0");
+            let lower = is_finite(low).then(|| format!("{name} >= {}", digits(lowest, false)));
+            all.extend((is_positive && lowest <= LEAST).then(above).or(lower));
+            all.extend(is_finite(high).then(|| format!("{name} <= {}", digits(high, true))));
         }
-        if it.least > 0.0 && !is_positive {
-            all.push(if it.least <= LEAST {
-                format!("{name} != 0")
-            } else {
-                format!("|{name}| >= {}", digits(it.least, false))
-            });
+        if least > 0.0 && !is_positive {
+            let apart = || format!("|{name}| >= {}", digits(least, false));
+            all.push(if least <= LEAST { format!("{name} != 0") } else { apart() });
         }
         (!it.is_empty()).then_some(all)
     }
@@ -312,80 +280,4 @@ impl Recorder {
 pub(crate) fn number_text(number: f64) -> String {
     let short = format!("{number:.2e}").parse().unwrap_or(number);
     if (1e-3..1e5).contains(&number.abs()) { format!("{short}") } else { format!("{short:e}") }
-}
-
-pub(crate) fn largest(of: DType) -> f64 {
-    if of == DType::Half { 65_504.0 } else { LARGEST }
-}
-
-/// Returns a range of what an operator computes from finite numbers, where it is finite.
-fn range_of(op: Op, to: DType) -> Bounds {
-    match op {
-        _ if to.class() == Class::Bool => TRUTH,
-        Op::Sigmoid => TRUTH,
-        Op::Tanh | Op::Sin | Op::Cos | Op::Erf => within(1.0),
-        Op::Exp | Op::Exp2 | Op::Sqrt | Op::Rsqrt | Op::Abs | Op::Relu => Bounds::new(0.0, f64::MAX),
-        _ => within(f64::MAX),
-    }
-}
-
-/// Returns bounds of the first operand on which an operator gives a number within bounds; `number` is the second operand.
-fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
-    let Bounds { low, high, least } = need;
-    let (magnitude, is_free) = (high.min(-low), least == 0.0);
-    let exponential = |log: fn(f64) -> f64| {
-        let low = if is_free { low } else { low.max(least).max(NORMAL) };
-        (high > 0.0).then(|| Bounds::new(if low > 0.0 { log(low) } else { f64::NEG_INFINITY }, log(high)))
-    };
-    let positive = |low: f64, high: f64| Bounds { low: low.max(0.0), high, least: LEAST };
-    match op {
-        Op::Exp => exponential(f64::ln),
-        Op::Exp2 => exponential(f64::log2),
-        Op::Expm1 if is_free && high > -1.0 => {
-            let low = if low > -1.0 { low.ln_1p() } else { f64::NEG_INFINITY };
-            Some(Bounds::new(low, high.ln_1p()))
-        }
-        Op::Log if is_free => Some(positive(low.exp(), high.exp())),
-        Op::Log2 if is_free => Some(positive(low.exp2(), high.exp2())),
-        Op::Log10 if is_free => Some(positive(10.0_f64.powf(low), 10.0_f64.powf(high))),
-        Op::Log1p if is_free => Some(Bounds::new(low.exp_m1().max(-0.999), high.exp_m1())),
-        Op::Sqrt => Some(Bounds {
-            low: low.max(0.0).powi(2),
-            high: high.powi(2),
-            least: least.powi(2).max(if is_free { 0.0 } else { LEAST }),
-        }),
-        Op::Rsqrt => {
-            let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { f64::INFINITY };
-            Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
-        }
-        Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
-        Op::Reciprocal if low < 0.0 => {
-            let most = if is_free { f64::INFINITY } else { least.recip() };
-            Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
-        }
-        Op::Reciprocal => {
-            let most = if low.max(least) > 0.0 { low.max(least).recip() } else { f64::INFINITY };
-            Some(Bounds { low: 0.0, high: most, least: high.recip().max(NORMAL) })
-        }
-        Op::Pow if high > 0.0 => {
-            let exponent = number.filter(|it| *it != 0.0 && is_free)?;
-            let (of_low, of_high) = (low.max(0.0).powf(exponent.recip()), high.powf(exponent.recip()));
-            if exponent > 0.0 {
-                return Some(Bounds::new(of_low, of_high));
-            }
-            let most = if low > 0.0 { of_low } else { f64::INFINITY };
-            Some(Bounds { low: 0.0, high: most, least: of_high.max(NORMAL) })
-        }
-        Op::Abs if low <= 0.0 => Some(Bounds { least, ..within(high) }),
-        Op::Relu if low <= 0.0 && is_free => Some(Bounds::new(f64::NEG_INFINITY, high)),
-        Op::Relu => Some(Bounds { low: low.max(0.0), ..need }),
-        Op::Silu | Op::Trunc if is_free && magnitude >= 0.0 => Some(within(magnitude)),
-        Op::Floor | Op::Ceil | Op::Round if is_free && magnitude >= 1.0 => Some(within(magnitude - 1.0)),
-        Op::Tanh | Op::Sigmoid | Op::Sin | Op::Cos | Op::Erf | Op::Atan | Op::Asinh
-            if need.has(within(1e3)) =>
-        {
-            Some(ANY)
-        }
-        _ => None,
-    }
 }

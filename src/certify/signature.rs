@@ -80,7 +80,7 @@ impl Algebra {
         it.sum.map(|factor| self.times(factor, it.core))
     }
 
-    fn times(&self, a: u64, b: u64) -> u64 {
+    pub(crate) fn times(&self, a: u64, b: u64) -> u64 {
         (u128::from(a) * u128::from(b) % u128::from(self.prime)) as u64
     }
 
@@ -141,11 +141,8 @@ impl Algebra {
             return it;
         }
         self.limit_magnitude(it, 15.99);
-        Element {
-            signature: Signature { is_half: true, ..it.signature },
-            faults: self.named(it, limit, HALF),
-            ..it
-        }
+        let signature = Signature { is_half: true, ..it.signature };
+        Element { signature, faults: self.named(it, limit, HALF), ..it }
     }
 
     /// Returns a conversion to a type with less numbers.
@@ -196,9 +193,7 @@ impl Algebra {
             }
         });
         if a.len() == 1 {
-            return terms
-                .next()
-                .map_or(Signature { is_half, ..Signature::FINITE }, |it| Signature { is_half, ..it });
+            return Signature { is_half, ..terms.next().unwrap_or(Signature::FINITE) };
         }
         let sum = terms.fold([0; 2], |sum, it| self.plus(sum, self.terms(it)));
         Signature { sum, core: 0, is_half }

@@ -183,10 +183,9 @@ impl<'p> Unroller<'p, '_> {
 
     fn count_work(&mut self, amount: usize) -> Computed<()> {
         self.trace.work += amount;
-        require(
-            self.trace.work <= MAX_WORK,
-            "more than 2^26 accesses of elements, or 2^18 statements and iterations; use smaller extents",
-        )
+        let why =
+            "more than 2^26 accesses of elements, or 2^18 statements and iterations; use smaller extents";
+        require(self.trace.work <= MAX_WORK, why)
     }
 
     // ---- control flow
