@@ -143,7 +143,11 @@ const WORDS: &[(&[&str], bool, &str)] = &[
         true,
         "write `FOR i0 from 0 to 4:`, which counts; an operator computes all elements, without a loop",
     ),
-    (&["while"], true, "write `FOR i0 from 0 to 4:`, the only loop"),
+    (
+        &["while"],
+        true,
+        "write `FOR i0 from 0 to 4:`, the only loop; `WHILE(T0)` as the first statement of its body ends it where `T0` is false",
+    ),
     (&["if"], true, "write `IF Manual ( rank == 0 ):` for statements, `where(condition, a, b)` for elements"),
     (&["if"], false, "write `where(condition, a, b)`, which selects elements"),
     (&["return"], true, "remove it: the header names the results, as in `(T0) -> (T1)`"),

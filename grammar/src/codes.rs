@@ -177,6 +177,11 @@ codes! {
     BadRoot = "E0310", Error;
     /// A tensor is used after Deallocate released its name.
     UseAfterDeallocate = "E0312", Error;
+    /// A WHILE is not the first statement of a loop `FOR i from a to b:`, its condition is not one boolean, or the loop has an effect that
+    /// depends on the number of its iterations and is no value of a tensor: a name that the body binds is used behind the loop, a name that
+    /// is bound before it denotes other storage behind it, or the body changes, captures or waits for a stream. Bind names before the loop, and
+    /// write their values in its body.
+    BadLoopCondition = "E0313", Error;
     /// An ALLOCATE of a name that is already bound has no effect: the long form of ALLOCATE skips bound
     /// names.
     RedundantAllocate = "W0301", Warning;
@@ -230,6 +235,9 @@ codes! {
     /// storage of its own. PyTorch, whose tensors nvFuser's interpreter writes to, refuses such writes. An `expand` that is executed again
     /// writes nothing: its result is another view.
     RepeatedElements = "E0412", Error;
+    /// The condition of a WHILE still holds when its loop ends: the end of the index is a limit, and a loop never ends silently there. Raise
+    /// the limit, or let the condition become false, as by a counter in it.
+    LoopLimit = "E0413", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root; or a rank
     /// would run the program of another rank (`%options rank=`).
     Disagreement = "E0501", Error;
@@ -430,8 +438,8 @@ codes! {
     /// A StableHLO module contradicts itself: a value, function or mesh is used that it does not define, or types do not
     /// follow from each other. JAX writes no such module; the text was edited or damaged.
     BadModule = "E0902", Error;
-    /// A StableHLO module has a loop whose number of iterations no constant bounds, or it unrolls to too many operations:
-    /// hir imports every iteration and every call in place.
+    /// A StableHLO module unrolls to too many operations: hir imports every iteration of a loop with a constant number of iterations, and
+    /// every call, in place.
     UnboundedLoop = "E0903", Error;
     /// hir cannot express a mesh or a sharding of a StableHLO module: parts of axes, extents that the devices do not divide
     /// evenly, devices in an order of their own, more than three axes with several devices, or shardings older than Shardy.

@@ -179,7 +179,7 @@ fn newer_constructs(program: &Program, id: StmtId) -> Vec<Diagnostic> {
         (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "added in December 2025")),
         (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "added in February 2026")),
         (Op::CollectivePermute, ..) => Some((name.to_owned(), "added in March 2026")),
-        (Op::RecordStream, ..) => Some((name.to_owned(), "nvFuser does not have it")),
+        (Op::RecordStream | Op::While, ..) => Some((name.to_owned(), "nvFuser does not have it")),
         (Op::Allocate, ..) => Some((
             summary(program, id),
             "added in March 2026 and always allocates; the ALLOCATE of 2025, printed instead, skips a bound tensor",

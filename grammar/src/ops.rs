@@ -45,6 +45,8 @@ table! {
     RecordStream = OpDef { mnemonic: "RecordStream",
         args: &[no_access("tensor", OperandKind::Tensor), no_access("stream", OperandKind::Stream)], class: OpClass::Stream,
         ..STATEMENT_DEF };
+    /// Ends the loop whose body it begins where a tensor is false.
+    While = OpDef { mnemonic: "WHILE", args: &[read("condition")], class: OpClass::Condition, ..STATEMENT_DEF };
     /// Makes the current stream wait for a posted communication; with the CUDA backend, only for what peers do.
     Wait = OpDef { mnemonic: "Wait", args: &[attr(WORK)], class: OpClass::Wait, ..STATEMENT_DEF };
 

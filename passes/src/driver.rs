@@ -212,7 +212,8 @@ fn execute(
     order: &mut CommunicatorOrder,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration), PassError> {
-    call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
+    let known = call.pass.check_ranks(program).and_then(|()| call.pass.check_loops(program));
+    known.map_err(|fault| PassError::Rejected(vec![fault]))?;
     let started = now();
     let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
     let reported = result.map_err(|fault| match fault.code {

@@ -22,6 +22,9 @@ pub struct Pass {
     /// the statements of all ranks in the same way, and the programs of the other ranks would stay as they
     /// are.
     pub for_one_rank: bool,
+    /// Whether the pass rewrites programs with loops that a condition ends (`WHILE`): it moves no statement into a loop, out of
+    /// it, or before the first statement of its body.
+    pub for_conditions: bool,
     /// Rewrites a verified program. The diagnostic says why this program cannot be rewritten.
     pub run: Run,
 }
@@ -33,7 +36,15 @@ impl Pass {
     /// Makes a pass that has no options and rewrites the programs of all ranks together. `source` is the text
     /// of its module, which begins with its documentation.
     pub const fn new(name: &'static str, source: &'static str, run: Run) -> Self {
-        Self { name, description: "", docs: module_docs(source), options: &[], for_one_rank: false, run }
+        Self {
+            name,
+            description: "",
+            docs: module_docs(source),
+            options: &[],
+            for_one_rank: false,
+            for_conditions: false,
+            run,
+        }
     }
 
     /// Sets `description`.
@@ -49,6 +60,22 @@ impl Pass {
     /// Sets the field `for_one_rank`.
     pub const fn for_one_rank(self) -> Self {
         Self { for_one_rank: true, ..self }
+    }
+
+    /// Sets the field `for_conditions`.
+    pub const fn for_conditions(self) -> Self {
+        Self { for_conditions: true, ..self }
+    }
+
+    /// Checks that the pass knows all statements of a program.
+    ///
+    /// # Errors
+    /// Returns E0610 for a loop with a condition, if the pass does not know these.
+    pub(crate) fn check_loops(&self, program: &Program) -> Result<(), Diagnostic> {
+        let Some(stmt) = program.conditional_loop().filter(|_| !self.for_conditions) else { return Ok(()) };
+        let message = format!("`{}` does not rewrite programs with a loop that a condition ends", self.name);
+        let it = Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, "this ends a loop");
+        Err(it.help("leave this pass out, or run the loop a constant number of times, without the WHILE"))
     }
 
     /// Checks that the pass may rewrite a program, which may be that of one rank only.

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
 };
 
-use grammar::{Code, Diagnostic, Operand, Program, Source, Span, StmtId, TensorId};
+use grammar::{Code, Diagnostic, Operand, Program, Source, Span, StmtId, TensorId, count_text};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     race_side::RaceSide,
     repair_help::{self, EditContext},
 };
-use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers, World, iteration_text};
+use hir_plan::{EARLY_EXITS, InstKind, OverwrittenView, Plan, WaitForPeers, World, iteration_text};
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
 /// placed under the middle.
@@ -44,8 +44,19 @@ impl Finding {
     /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
     /// text `r`, or the last text if there are fewer texts than ranks.
     pub fn diagnostic(&self, world: &World, sources: &[Source]) -> (usize, Diagnostic) {
-        DiagnosticBuilder::new(world, sources, &PlanIndexes::new(world)).finding(self)
+        let (plans, finding) = self.resolved(world);
+        let (text, it) = DiagnosticBuilder::new(plans, sources, &PlanIndexes::new(plans)).finding(finding);
+        match self {
+            Self::EarlyExit { world, .. } => (text, it.note(early_exit_note(*world))),
+            _ => (text, it),
+        }
     }
+}
+
+/// Returns the note of a finding in a world of `World::early_exits`.
+pub(super) fn early_exit_note(world: usize) -> String {
+    let count = EARLY_EXITS.get(world).copied().unwrap_or_default();
+    format!("this happens where conditions end loops (WHILE) after {}", count_text(count, "iteration"))
 }
 
 /// Formats diagnostics from the plans of all ranks and their source texts.
@@ -76,6 +87,7 @@ impl<'a> DiagnosticBuilder<'a> {
             Finding::CommunicatorOrder(it) => self.communicator_order(it),
             Finding::Execution { fault, more } => self.execution_fault(fault, more),
             Finding::Excess(it) => self.excess(it),
+            Finding::EarlyExit { finding, .. } => self.finding(finding),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     race_side::RaceSide,
 };
 use hir_plan::{
-    BufferNo, OverwrittenView, Plan,
+    BufferNo, OverwrittenView, Plan, World,
     sync::{CommOrderCycle, CommOrderEdge, Deadlock, HostRule, LaunchOrder, P2pQueues},
 };
 
@@ -225,6 +225,13 @@ pub enum Finding {
     },
     /// A statement that the program does not need.
     Excess(Box<Excess>),
+    /// A fault that the program has where conditions end loops early (`WHILE`).
+    EarlyExit {
+        /// The plans that have the fault, an index into `World::early_exits`.
+        world: usize,
+        /// The fault.
+        finding: Box<Finding>,
+    },
 }
 
 impl Finding {
@@ -237,17 +244,29 @@ impl Finding {
             | Self::Deadlock(_)
             | Self::CommunicatorOrder(_)
             | Self::Execution { .. }
-            | Self::Excess(_) => None,
+            | Self::Excess(_)
+            | Self::EarlyExit { .. } => None,
+        }
+    }
+
+    /// Returns the finding with the plans to which it refers.
+    pub(super) fn resolved<'a>(&'a self, world: &'a World) -> (&'a World, &'a Self) {
+        match self {
+            Self::EarlyExit { world: at, finding } => {
+                (world.early_exits().get(*at).unwrap_or(world), finding)
+            }
+            _ => (world, self),
         }
     }
 
     /// Returns the statements of the finding: a rank that executes the statement, the statement, and a label.
     /// Accesses by the caller have no statement and are skipped.
-    pub fn labeled_statements(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {
+    pub fn labeled_statements(&self, world: &World) -> Vec<(usize, StmtId, String)> {
+        let (plans, finding) = self.resolved(world);
         let place = |rank: usize, origin: u32, label: String| {
             Some((rank, plans[rank].origins[origin as usize].stmt?, label))
         };
-        match self {
+        match finding {
             Self::Race { race, .. } => {
                 let sides = RaceSide::both(plans, race);
                 let sides = sides.iter().filter(|it| it.is_in_program());
@@ -281,6 +300,7 @@ impl Finding {
                 let (rank, origin) = it.stmt;
                 place(rank, origin, "the program does not need this".to_owned()).into_iter().collect()
             }
+            Self::EarlyExit { .. } => Vec::new(),
         }
     }
 }

@@ -159,5 +159,18 @@ pub use sequence::{
 
 /// Checks the plans of all ranks.
 pub fn check(world: &World, checks: Checks) -> Report {
-    checker::run_checks(world, checks).report(world)
+    let has_exits = !world.early_exits().is_empty();
+    // What a program does not need with all iterations, it may need with fewer.
+    let checks = Checks { excess: checks.excess && !has_exits, ..checks };
+    let mut report = checker::run_checks(world, checks).report(world);
+    for (at, world) in world.early_exits().iter().enumerate() {
+        if !report.findings.is_empty() {
+            break;
+        }
+        let found = checker::run_checks(world, checks).report(world);
+        let early = |it| Finding::EarlyExit { world: at, finding: Box::new(it) };
+        report.findings.extend(found.findings.into_iter().map(early));
+        report.not_checked.extend(found.not_checked);
+    }
+    report
 }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::Party,
-    diagnostics::{DiagnosticBuilder, MAX_LISTED, format_lines},
+    diagnostics::{DiagnosticBuilder, MAX_LISTED, early_exit_note, format_lines},
     finding::{Finding, Report},
     fixable_race::FixableRace,
     plan_index::PlanIndexes,
@@ -60,6 +60,14 @@ impl Report {
     /// Formats the findings as diagnostics, each with the index of its source text. Rank `r` runs text `r`, or
     /// the last text if there are fewer texts than ranks.
     pub fn diagnostics(&self, world: &World, sources: &[Source]) -> Vec<(usize, Diagnostic)> {
+        // The findings with fewer iterations are those of one world.
+        if let Some(Finding::EarlyExit { world: at, .. }) = self.findings.first()
+            && let Some(early) = world.early_exits().get(*at)
+        {
+            let findings = self.findings.iter().map(|it| it.resolved(world).1.clone()).collect();
+            let shown = Self { findings, ..Self::default() }.diagnostics(early, sources).into_iter();
+            return shown.map(|(text, it)| (text, it.note(early_exit_note(*at)))).collect();
+        }
         let indexes = PlanIndexes::new(world);
         let texts = DiagnosticBuilder::new(world, sources, &indexes);
         let text = |rank: usize| texts.edit_context(rank).map(|it| it.text);

@@ -244,6 +244,7 @@ fn why_not_shown(it: &Finding) -> NotShown {
         | Finding::Execution { .. }
         | Finding::Unwritten { .. }
         | Finding::OverwrittenView { .. }
+        | Finding::EarlyExit { .. }
         | Finding::Excess(_) => NotShown::NoFault,
     }
 }

@@ -157,6 +157,10 @@ impl RankAssignment {
     pub fn escapes(&self, plan: &Plan) -> Vec<bool> {
         let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.segment.is_mapped()).collect();
         plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+        // Where a loop ends early, what would write the elements again is not executed.
+        if !plan.exits.is_empty() {
+            escapes.fill(true);
+        }
         escapes
     }
 }

@@ -16,7 +16,7 @@ use super::{
     buffer_assignment::PortMemory,
     comm::Communicators,
     device::{Device, Event, ResourceMark, Stream},
-    executable::{Command, Executable, LogicalStream, ScheduledCommand},
+    executable::{Command, Executable, LogicalStream, LoopExit, ScheduledCommand},
     kernels::{BARRIER_BLOCK, CommonKernel},
     library_state::LibraryState,
     memory::DeviceMemory,
@@ -24,7 +24,7 @@ use super::{
     signals::CapturedSignals,
 };
 use hir_executor::RunProgress;
-use hir_plan::{Inst, Plan, View, World};
+use hir_plan::{Inst, LOOP_LIMIT, Plan, View, World};
 
 mod algorithms;
 mod bytes;
@@ -235,9 +235,18 @@ impl Engine {
     fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>> {
         self.begin(mode)?;
         let mut captured = Vec::new();
+        // Where the loop ends that the host has left.
+        let mut end = None;
         for (number, scheduled) in self.executable.commands.iter().enumerate() {
-            self.issue_command(scheduled, mode, &mut captured)
-                .map_err(|it| it.at_inst(self.plan(), &self.plan().code[scheduled.inst as usize]))?;
+            if end.is_some_and(|end| !matches!(scheduled.command, Command::RecordEvent(it) if it == end)) {
+                continue;
+            }
+            let inst = &self.plan().code[scheduled.inst as usize];
+            self.issue_command(scheduled, mode, &mut captured).map_err(|it| it.at_inst(self.plan(), inst))?;
+            end = match &scheduled.command {
+                Command::WaitOnHost(Some(exit)) => self.left_loop(exit, inst)?,
+                _ => None,
+            };
             if mode == IssueMode::Checked {
                 self.mark_progress(scheduled.stream, number)?;
             }
@@ -287,11 +296,21 @@ impl Engine {
             {
                 self.copy_outputs_to_host(stream)
             }
-            Command::WaitOnHost if matches!(mode, IssueMode::Captured { .. }) => {
+            Command::WaitOnHost(_) if matches!(mode, IssueMode::Captured { .. }) => {
                 Err(graph::host_wait(self.plan(), &self.plan().code[scheduled.inst as usize]))
             }
-            Command::WaitOnHost => self.wait_on_host(stream),
+            Command::WaitOnHost(_) => self.wait_on_host(stream),
             Command::NoOp | Command::ReadOutputs => Ok(()),
+        }
+    }
+
+    /// Reads the condition of a loop. Returns the event at its end, if it is false.
+    fn left_loop(&self, exit: &LoopExit, inst: &Inst) -> Result<Option<Event>> {
+        let mut condition = [0];
+        self.device.read(&mut condition, exit.condition)?;
+        match exit.end {
+            None if condition != [0] => Err(ExecutorError::unsupported(self.plan(), inst, LOOP_LIMIT)),
+            end => Ok(end.filter(|_| condition == [0])),
         }
     }
 

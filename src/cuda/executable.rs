@@ -34,7 +34,7 @@ mod routine;
 mod stream_assignment;
 
 pub(super) use caller_memory::{BoundMemory, CallerBuffer, CallerMemory};
-pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
+pub(super) use command::{Command, Executable, LogicalStream, LoopExit, ScheduledCommand};
 pub use fusion::fused_instructions;
 use fusion::{FusionRole, FusionScope, fusion_roles};
 pub(super) use library_attention::workspaces;

@@ -197,6 +197,7 @@ pub const fn uses_stream(class: OpClass) -> bool {
         | OpClass::Elementwise
         | OpClass::Communicate
         | OpClass::Wait
+        | OpClass::Condition
         | OpClass::HostUnit
         | OpClass::Opaque
         | OpClass::Allocate => true,

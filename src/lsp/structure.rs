@@ -90,7 +90,7 @@ impl Symbols<'_> {
 fn kind(class: OpClass) -> SymbolKind {
     match class {
         OpClass::Communicate | OpClass::Coalescing | OpClass::ShareHandles => SymbolKind::EVENT,
-        OpClass::Wait | OpClass::Stream => SymbolKind::KEY,
+        OpClass::Wait | OpClass::Stream | OpClass::Condition => SymbolKind::KEY,
         OpClass::Allocate | OpClass::Deallocate | OpClass::View => SymbolKind::VARIABLE,
         OpClass::Compute | OpClass::Elementwise => SymbolKind::OPERATOR,
         OpClass::HostUnit | OpClass::Opaque => SymbolKind::FUNCTION,

@@ -48,6 +48,7 @@ impl PlanBuilder<'_> {
 
     pub(super) fn for_loop(&mut self, stmt: StmtId, it: &For) -> Result<()> {
         let (start, stop) = (self.int(it.start, "the loop's start")?, self.int(it.stop, "the loop's end")?);
+        let condition = self.program.loop_condition(it);
         let divergent = [it.start, it.stop].iter().any(|bound| self.scalars.depends_on_rank(*bound));
         if divergent {
             self.skip_loop(stmt, it, start, stop);
@@ -62,6 +63,11 @@ impl PlanBuilder<'_> {
         // it is unrolled.
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
         self.check_instruction_limit(self.plan.iterations.len().saturating_add(count))?;
+        let assumed = self.uses.iterations.filter(|it| condition.is_some() && *it < count);
+        let stop = assumed.map_or(stop, |it| start + it as i64);
+        if condition.is_some() {
+            self.open_loop(stmt);
+        }
         let name: Arc<str> = self.program.symbols[it.index].as_str().into();
         for value in start..stop {
             (self.origin, self.span) = (origin, span);
@@ -85,6 +91,11 @@ impl PlanBuilder<'_> {
         self.divergence_depth -= usize::from(divergent);
         self.iteration = outer_frame;
         self.scalars.bind(it.index, outer_value);
+        if let Some((condition, tensor)) = condition {
+            self.enter_statement(condition)?;
+            self.leave_unless(tensor, assumed.is_none())?;
+            self.close_loop(it)?;
+        }
         Ok(())
     }
 
@@ -122,6 +133,9 @@ impl PlanBuilder<'_> {
     pub(super) fn op(&mut self, stmt: &OpStmt) -> Result<()> {
         match stmt.op.def().class {
             OpClass::Stream => self.stream_op(stmt),
+            OpClass::Condition => {
+                Program::tensors_of(&stmt.args).try_for_each(|it| self.leave_unless(it, false))
+            }
             OpClass::Allocate => self.allocation(stmt),
             OpClass::Deallocate => {
                 Program::tensors_of(&stmt.args).try_for_each(|tensor| self.deallocate(tensor))

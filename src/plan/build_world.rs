@@ -10,14 +10,14 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CallerUses, CommNames, Plan,
+    CallerUses, CommNames, EARLY_EXITS, Plan,
     build_rank::build_rank,
     io,
     limits::{Limits, MAX_WORLD_INSTRUCTIONS},
     posted::{PostedPlan, PostedWorld},
     sync::{self, CommMatching, World},
     teams::Teams,
-    transport, unbound,
+    transport, unbound, uniform,
 };
 
 /// Returns the smallest world size that contains all meshes and teams of a program.
@@ -125,7 +125,7 @@ fn plan_each(
     limits: &Limits,
     uses: &CallerUses<'_>,
 ) -> Result<World, Vec<(usize, Diagnostic)>> {
-    let world = programs.len();
+    let (given, world) = (programs, programs.len());
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut posted = PostedWorld::default();
     let (mut instructions, mut bytes) = (0, 0);
@@ -196,10 +196,15 @@ fn plan_each(
     let mut faults = io::signature_mismatch(&programs, &posted.plans);
     let matched = CommMatching::from_plans(&posted.plans);
     faults.extend(sync::agreement(&programs, &posted, &matched));
+    faults.extend(uniform::unequal_conditions(&programs, &posted.plans, &matched));
     if !faults.is_empty() {
         return Err(faults);
     }
-    transport::lower(&programs, posted, matched, limits)
+    let has_exits = posted.plans.iter().any(|it| !it.exits.is_empty()) && uses.iterations.is_none();
+    let world = transport::lower(&programs, posted, matched, limits)?;
+    let early = |it| plan_each(given, limits, &CallerUses { iterations: Some(it), ..*uses });
+    let early = EARLY_EXITS.into_iter().filter(|_| has_exits).map(early).collect::<Result<_, _>>()?;
+    Ok(world.with_early_exits(early))
 }
 
 /// What makes a world of too many instructions smaller.

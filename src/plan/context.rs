@@ -78,6 +78,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) current: StreamNo,
     /// The event for which the host has waited last.
     pub(super) host_wait: Option<EventNo>,
+    /// The loops with conditions around the current statement, outermost first.
+    pub(super) open_loops: Vec<OpenLoop>,
     /// The source range of the current statement.
     pub(super) span: Span,
     pub(super) origin: OriginNo,
@@ -108,6 +110,18 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
     /// By tensor: the statement that unbound it last, a loop over an axis or a Deallocate.
     pub(super) unbound_by: FxHashMap<TensorId, StmtId>,
+}
+
+/// A loop with a condition whose iterations are being planned.
+pub(super) struct OpenLoop {
+    /// The header.
+    pub(super) stmt: StmtId,
+    /// The event that is recorded at its end.
+    pub(super) end: EventNo,
+    /// The names that are bound before it.
+    pub(super) bindings: Vec<Option<Binding>>,
+    /// Where the host finds the condition, once it is known.
+    pub(super) condition: Option<View>,
 }
 
 /// The origin of the current statement. It is added to the plan when the first instruction of the statement
@@ -167,6 +181,7 @@ impl<'p> PlanBuilder<'p> {
             streams: FxHashMap::default(),
             current: 0,
             host_wait: None,
+            open_loops: Vec::new(),
             span: program.spans.header,
             origin: OriginNo::Known(0),
             iteration: None,

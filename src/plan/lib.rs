@@ -69,6 +69,7 @@ mod inst_builder;
 mod io;
 pub mod limits;
 mod lint;
+mod loop_exit;
 mod mapped_views;
 mod missing_handles;
 mod opaque_call;
@@ -91,6 +92,7 @@ mod token_rows;
 mod traffic;
 mod transport;
 mod unbound;
+mod uniform;
 mod view;
 mod views;
 
@@ -113,6 +115,7 @@ pub use inst::{
     Reshard, Routine, RoutineKind, SignalId, SignalKind, Transfer, prints_without_exponent,
 };
 pub use lint::lint;
+pub use loop_exit::{EARLY_EXITS, LOOP_LIMIT, LoopExit};
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
 pub use operators::{AttentionComposition, AttentionOptions, dropout};
 pub use plan::{

@@ -88,6 +88,7 @@ fn absent_code(program: &Program, stmt: &OpStmt) -> Option<String> {
         }
         grammar::local_classes!()
         | OpClass::Stream
+        | OpClass::Condition
         | OpClass::Communicate
         | OpClass::Coalescing
         | OpClass::ShareHandles

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use grammar::StmtId;
 
 use crate::{
-    Buffer, CommNames, Communicator, Inst, InstKind, IoBinding, PeerCollective, PlanStream, SkippedComm,
-    View, ViewOnRank,
+    Buffer, CommNames, Communicator, Inst, InstKind, IoBinding, LoopExit, PeerCollective, PlanStream,
+    SkippedComm, View, ViewOnRank,
 };
 
 /// What the caller does with the tensors of a program when it has ended.
@@ -16,12 +16,14 @@ pub struct CallerUses<'a> {
     pub kept: &'a [&'a str],
     /// Whether it compares the parts of an output separately: by position in the header, and name.
     pub is_compared_per_rank: &'a dyn Fn(usize, &str) -> bool,
+    /// The number of iterations after which conditions end loops; `None` if that is not known.
+    pub iterations: Option<usize>,
 }
 
 impl Default for CallerUses<'_> {
     /// It reads the outputs, and compares each as a whole.
     fn default() -> Self {
-        Self { kept: &[], is_compared_per_rank: &|_, _| false }
+        Self { kept: &[], is_compared_per_rank: &|_, _| false, iterations: None }
     }
 }
 
@@ -77,6 +79,8 @@ pub struct Plan {
     pub deallocates: bool,
     /// The collectives that an executor may run as one kernel, in the order of their instructions.
     pub peer_collectives: Vec<PeerCollective>,
+    /// Where the host may leave loops, by ascending event.
+    pub exits: Vec<LoopExit>,
     /// The number of events that `RecordEvent` records.
     pub event_count: usize,
     /// The number of works that `Collective` and `P2pGroup` post.
@@ -265,6 +269,11 @@ impl Plan {
     pub fn loop_of(&self, frame: u32) -> (StmtId, Option<u32>) {
         let it = &self.iterations[frame as usize];
         (it.stmt, it.parent)
+    }
+
+    /// Returns where the host may leave a loop once it has waited for an event.
+    pub fn exit_at(&self, event: EventNo) -> Option<&LoopExit> {
+        self.exits.binary_search_by_key(&event, |it| it.event).ok().map(|at| &self.exits[at])
     }
 
     /// Returns the collective of `peer_collectives` that contains the instruction at an index.

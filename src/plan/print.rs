@@ -116,7 +116,13 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             format!("share_mem_handles {}", handles.collect::<Vec<_>>().join(", "))
         }
         InstKind::Barrier => "barrier".to_owned(),
-        InstKind::HostWait { event } => format!("wait_event e{event}"),
+        InstKind::HostWait { event } => {
+            let exit = plan.exit_at(*event).map_or(String::new(), |it| match it.end {
+                Some(end) => format!(", to e{end} unless {}", view(&it.condition)),
+                None => format!(", fail if {}", view(&it.condition)),
+            });
+            format!("wait_event e{event}{exit}")
+        }
         InstKind::Reshard(it) => {
             let side = |shard: &super::Shard| match &shard.view {
                 Some(view) => view_text(plan, view),

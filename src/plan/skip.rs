@@ -130,6 +130,7 @@ impl PlanBuilder<'_> {
                 grammar::local_classes!()
                 | OpClass::Wait
                 | OpClass::Stream
+                | OpClass::Condition
                 | OpClass::Coalescing
                 | OpClass::HostUnit
                 | OpClass::Opaque,

@@ -3,7 +3,7 @@
 use grammar::{AxisKind, Code, MemoryType, Op, OpStmt, Operand, Program, Stream, StreamId, TensorId, attr};
 
 use super::{
-    InstKind, PlanStream, SkippedAllocation, StreamNo, View,
+    EventNo, InstKind, PlanStream, SkippedAllocation, StreamNo, View,
     context::{PlanBuilder, Result, StreamKey},
     shape,
 };
@@ -58,8 +58,7 @@ impl PlanBuilder<'_> {
         if stmt.op == Op::SetCurrentStream {
             self.current = stream;
         } else if stream != self.current {
-            let event = self.plan.event_count as u32;
-            self.plan.event_count += 1;
+            let event = self.event();
             self.emit_on(stream, InstKind::RecordEvent { event });
             self.emit(InstKind::WaitEvent { event });
         }
@@ -68,9 +67,8 @@ impl PlanBuilder<'_> {
 
     /// Blocks the host until the current stream has finished its work so far. What is issued to any stream afterwards follows
     /// this work, which the other streams' waits for the event state.
-    fn wait_on_host(&mut self) {
-        let event = self.plan.event_count as u32;
-        self.plan.event_count += 1;
+    pub(super) fn wait_on_host(&mut self) -> EventNo {
+        let event = self.event();
         self.emit(InstKind::RecordEvent { event });
         self.emit(InstKind::HostWait { event });
         let (streams, current) = (self.plan.streams.len() as StreamNo, self.current);
@@ -78,6 +76,7 @@ impl PlanBuilder<'_> {
             self.emit_on(stream, InstKind::WaitEvent { event });
         }
         self.host_wait = Some(event);
+        event
     }
 
     pub(super) fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {

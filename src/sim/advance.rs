@@ -3,11 +3,13 @@
 use super::{
     InstRef, SimError, SimOptions, SimOutcome,
     machine::{InFlight, InstState, Machine},
+    outcome::line_and_location,
     schedule::ReadyAction,
     step::Memories,
 };
+use grammar::Code;
 use hir_plan::{
-    Communication, ExecutionSite, InstKind, SignalId, SyncEffect,
+    Communication, ExecutionSite, InstKind, LOOP_LIMIT, LoopExit, Number, SignalId, SyncEffect,
     sync::{self, Actor, Event, copy_halves},
 };
 
@@ -196,9 +198,12 @@ impl Machine<'_> {
         let inst = self.hosts[rank].next;
         let entered = std::mem::take(&mut self.hosts[rank].is_inside_inst);
         match self.effect(rank, inst) {
-            SyncEffect::HostWait(_) => {
+            SyncEffect::HostWait(event) => {
                 self.hosts[rank].next += 1;
                 self.complete(rank, inst);
+                if let Some(exit) = self.world[rank].exit_at(event) {
+                    self.leave_loop(InstRef { rank, inst }, exit)?;
+                }
             }
             SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier if entered => {
                 self.hosts[rank].next += 1;
@@ -221,6 +226,34 @@ impl Machine<'_> {
         }
         self.update_readiness(actor);
         Ok(())
+    }
+
+    /// Reads the condition of a loop. If it is false, the host continues at the end of the loop: what is between counts as complete.
+    fn leave_loop(&mut self, at: InstRef, exit: &LoopExit) -> Result<(), SimError> {
+        let block = Memories::World(&mut self.memories).load(at.rank, &exit.condition);
+        let block = block.map_err(|it| it.into_sim_error(self.world, at))?;
+        let goes_on = block.data.get(0) == Number::Bool(true);
+        let plan = &self.world[at.rank];
+        match exit.end {
+            None if goes_on => {
+                let (line, place) = line_and_location(self.world, at);
+                let code = Some(Code::LoopLimit);
+                Err(SimError::Program { code, rank: at.rank, line, place, message: LOOP_LIMIT.to_owned() })
+            }
+            Some(end) if !goes_on => {
+                let end = InstKind::RecordEvent { event: end };
+                while let Some(next) = plan.code.get(self.hosts[at.rank].next).filter(|it| it.kind != end) {
+                    self.inst_states[at.rank][self.hosts[at.rank].next] = InstState::Done;
+                    self.completed += 1;
+                    self.hosts[at.rank].next += 1;
+                    if let InstKind::RecordEvent { event } = next.kind {
+                        self.happen(Event::Recorded(at.rank, event));
+                    }
+                }
+                Ok(())
+            }
+            None | Some(_) => Ok(()),
+        }
     }
 
     /// Issues an instruction to its stream.

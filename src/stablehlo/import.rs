@@ -12,6 +12,7 @@ mod complex_functions;
 mod constant;
 mod control;
 mod convolution;
+mod data_loop;
 mod device_numbers;
 mod dot;
 mod elementwise;
@@ -85,7 +86,7 @@ pub(crate) struct Region {
 }
 
 /// The state of the import.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Importer<'m, 's> {
     functions: FxHashMap<&'s str, &'m Operation<'s>>,
     meshes: Vec<Mesh>,
@@ -116,6 +117,8 @@ pub(crate) struct Importer<'m, 's> {
     has_parts: bool,
     /// The branches around the operation, outermost first.
     choices: Vec<Choice>,
+    /// The places of loops that no constant bounds.
+    unbounded: FxHashSet<Span>,
 }
 
 /// Imports a module.

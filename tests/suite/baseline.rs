@@ -237,6 +237,7 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
             | OpClass::View
             | OpClass::HostUnit
             | OpClass::Communicate
+            | OpClass::Condition
             | OpClass::Opaque => false,
         };
         if orders {

@@ -206,6 +206,7 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutc
         | Finding::Deadlock(_)
         | Finding::CommunicatorOrder(_)
         | Finding::Execution { .. }
+        | Finding::EarlyExit { .. }
         | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {

@@ -134,6 +134,8 @@ pub enum OpClass {
     Wait,
     /// Sets, captures or synchronizes streams.
     Stream,
+    /// Blocks the host until a tensor is computed, and leaves the loop around it if the tensor is false.
+    Condition,
     /// Begins or ends a group of communications that are posted together.
     Coalescing,
     /// Shares memory handles of buffers with peers; blocks the host.
@@ -163,6 +165,7 @@ macro_rules! other_classes {
         $crate::ops::OpClass::Communicate
             | $crate::ops::OpClass::Wait
             | $crate::ops::OpClass::Stream
+            | $crate::ops::OpClass::Condition
             | $crate::ops::OpClass::Coalescing
             | $crate::ops::OpClass::ShareHandles
             | $crate::ops::OpClass::HostUnit

@@ -209,9 +209,14 @@ impl Verifier<'_> {
         let mut it = Diagnostic::new(Code::UnknownWork, place, message, label).help(help);
         let posts = self.posts.get_or_init(|| Posts::of(self.program));
         if let Some(later) = posts.by_number.get(&number) {
-            it = it
-                .label(self.program.stmt_span(*later), "it is posted here, after the Wait")
-                .help("move the Wait behind the communication");
+            let later = self.program.stmt_span(*later);
+            it = if later.start < place.start {
+                it.label(later, "it is posted here, in a loop that may end before")
+                    .help("move the Wait into the loop, behind the communication")
+            } else {
+                it.label(later, "it is posted here, after the Wait")
+                    .help("move the Wait behind the communication")
+            };
         }
         if names.is_empty()
             && let Some(id) = posts.only_unnumbered_before(self.program.stmt_span(wait).start)

@@ -83,6 +83,12 @@ impl Verifier<'_> {
     /// Reports a tensor that is read before anything allocates or defines it.
     fn undefined_tensor(&self, tensor: TensorId, place: Span) -> Diagnostic {
         let name = self.program.tensor_name(tensor);
+        if let Some(header) = self.left.get(&tensor) {
+            let message = format!("`{name}` is used behind a loop that may end before it defines `{name}`");
+            let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");
+            let help = format!("allocate `{name}` before the loop");
+            return it.label(*header, "only the body of this loop defines it").help(help);
+        }
         let writes = |it: &OpStmt| {
             let mut uses = it.tensor_uses(self.program).into_iter();
             uses.any(|(it, mode)| it == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind))

@@ -6,6 +6,7 @@
 //! * a Wait names work that is posted before it (`op`);
 //! * coalescing groups are paired and contain only P2PCommunications (`check_coalescing`);
 //! * predicates are boolean (`check_predicate`);
+//! * nothing but values of tensors depends on how often a loop with a condition runs (`loop_body`);
 //! * no statement gives a value to a predefined name (`check_bound_name`);
 //! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
 //! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
@@ -18,6 +19,7 @@
 //! Guarantee: a program without errors can be planned without checking for any of the errors above again.
 
 mod communication;
+mod conditions;
 mod definitions;
 mod inferred_domains;
 mod streams;
@@ -53,6 +55,8 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
         mistyped: HashSet::default(),
         defined: Program::tensors_of(&program.inputs).collect(),
         deallocated: HashMap::default(),
+        left: HashMap::default(),
+        conditions: HashSet::default(),
         captured: HashSet::default(),
         captured_names: Vec::new(),
         posted: BTreeSet::new(),
@@ -88,6 +92,10 @@ struct Verifier<'p> {
     defined: HashSet<TensorId>,
     /// The statements that released names.
     deallocated: HashMap<TensorId, Span>,
+    /// The tensors that only the bodies of loops with conditions define, and the headers of these loops.
+    left: HashMap<TensorId, Span>,
+    /// The statements that are the condition of the loop around them.
+    conditions: HashSet<StmtId>,
     captured: HashSet<u32>,
     /// The names of the captured streams in the text.
     captured_names: Vec<String>,
@@ -116,7 +124,7 @@ impl Verifier<'_> {
                 Stmt::Let(symbol, _) => self.check_bound_name(*symbol, span),
                 Stmt::For(it) => {
                     self.check_bound_name(it.index, span);
-                    self.block(it.body);
+                    self.loop_body(it, span);
                 }
                 Stmt::If(it) => {
                     self.check_predicate(it.cond, span);
@@ -153,6 +161,9 @@ impl Verifier<'_> {
         self.check_attributes(stmt, span);
         self.check_streams(id, stmt);
         let effect = stmt.op.def().class;
+        if effect == OpClass::Condition {
+            self.check_condition(id, span);
+        }
         let mut written = Vec::new();
         let mut read = Vec::new();
         for (tensor, mode) in stmt.tensor_uses(self.program) {

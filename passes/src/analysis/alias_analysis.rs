@@ -90,6 +90,7 @@ pub fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -
         | OpClass::Communicate
         | OpClass::Wait
         | OpClass::Stream
+        | OpClass::Condition
         | OpClass::Coalescing
         | OpClass::ShareHandles => false,
     }

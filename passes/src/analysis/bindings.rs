@@ -252,6 +252,7 @@ impl Walk<'_> {
                 | OpClass::Communicate
                 | OpClass::Wait
                 | OpClass::Stream
+                | OpClass::Condition
                 | OpClass::Coalescing
                 | OpClass::ShareHandles
                 | OpClass::HostUnit

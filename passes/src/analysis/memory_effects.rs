@@ -256,6 +256,7 @@ impl MemoryEffects {
                         }
                     }
                     OpClass::Stream => acc.uses_streams = true,
+                    OpClass::Condition => acc.may_block_host = true,
                     OpClass::ShareHandles => {
                         acc.may_block_host = true;
                         acc.accesses.reads.extend(self.mapped);

@@ -57,6 +57,7 @@ use deallocate::insert_deallocations;
 /// The pass.
 pub(crate) const PASS: Pass =
     Pass::new("allocate-and-deallocate", include_str!("allocate_and_deallocate.rs"), run)
+        .for_conditions()
         .about("allocate results before their first write and deallocate tensors after their last use")
         .with_options(&[
             OptionSpec::new("allocate", OptionKind::Flag, Some("true"))

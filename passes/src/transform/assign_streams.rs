@@ -316,7 +316,7 @@ fn has_work_and_no_streams(program: &Program, body: BlockId) -> bool {
             | OpClass::Opaque => {
                 works = true;
             }
-            OpClass::Stream => streams = true,
+            OpClass::Stream | OpClass::Condition => streams = true,
             OpClass::View
             | OpClass::Allocate
             | OpClass::Deallocate

@@ -52,6 +52,7 @@ use crate::{
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass::new("canonicalize", include_str!("canonicalize.rs"), run)
+    .for_conditions()
     .about("fold scalar expressions and remove unreachable and redundant statements")
     .for_one_rank();
 
@@ -174,7 +175,9 @@ fn control_flow_edit(program: &Program, stmt: StmtId) -> StmtEdit {
     match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => StmtEdit::Keep,
         Stmt::For(it) => match (program.constant(it.start), program.constant(it.stop)) {
-            (Some(start), Some(stop)) if start >= stop => StmtEdit::Remove,
+            (Some(start), Some(stop)) if start >= stop && program.loop_condition(it).is_none() => {
+                StmtEdit::Remove
+            }
             _ => StmtEdit::Keep,
         },
         Stmt::If(it) => match (truth(program, it.cond), it.else_block) {

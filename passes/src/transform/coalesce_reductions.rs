@@ -46,6 +46,7 @@ use crate::{
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass::new("coalesce-reductions", include_str!("coalesce_reductions.rs"), run)
+    .for_conditions()
     .about("reduce several tensors over the same devices with one all-reduce")
     .with_options(&[OptionSpec::new("bytes", OptionKind::Count, Some("65536")).about(
         "largest size of an all-reduce that the pass makes, in bytes of each rank; several MiB make buckets \

@@ -79,6 +79,7 @@ use slices::mentions_slice;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass::new("decompose-resharding", include_str!("decompose_resharding.rs"), run)
+    .for_conditions()
     .about("split operators that reshard into local operators and single resharding steps")
     .with_options(&[OptionSpec::word("reshard", &["operands", "result"])
         .about("what to reshard if the shardings of operands and result differ")]);

@@ -62,6 +62,7 @@ use waits::Waits;
 /// The pass.
 pub(crate) const PASS: Pass =
     Pass::new("hierarchical-collectives", include_str!("hierarchical_collectives.rs"), run)
+        .for_conditions()
         .about("do collectives that span hosts in steps within hosts and across them")
         .with_options(&[OptionSpec::new("per-host", OptionKind::Count, Some("0")).about(
             "number of ranks on each host: rank r is on host r / per-host; 0: leave collectives as they are",

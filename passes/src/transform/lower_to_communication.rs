@@ -54,6 +54,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass =
     Pass::new("lower-to-communication", include_str!("lower_to_communication.rs"), run)
+        .for_conditions()
         .about("replace single resharding steps by communications and waits")
         .with_options(&[OptionSpec::word("backend", &["nccl", "cuda", "ucc"]).about(
             "backend of the communications; cuda applies to those that nvFuser's CUDA backend supports, the \

@@ -41,8 +41,8 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass::new("order-communicators", include_str!("order_communicators.rs"), run)
-    .about(
+pub(crate) const PASS: Pass =
+    Pass::new("order-communicators", include_str!("order_communicators.rs"), run).for_conditions().about(
         "wait for a communication before one of another communicator, if ranks could start them in \
          different orders",
     );

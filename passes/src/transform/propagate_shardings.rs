@@ -69,6 +69,7 @@ use uses::TensorUses;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass::new("propagate-shardings", include_str!("propagate_shardings.rs"), run)
+    .for_conditions()
     .about("determine meshes and device axes of intermediate tensors that have no DeviceMesh")
     .with_options(&[OptionSpec::new("prefer", OptionKind::Word(Preference::NAMES), None).about(
         "which operand stays as it is where operands demand different shardings of a result; the other one \

@@ -162,6 +162,7 @@ impl Analysis for SyncOrder<'_> {
             OpClass::Compute
             | OpClass::Elementwise
             | OpClass::Allocate
+            | OpClass::Condition
             | OpClass::HostUnit
             | OpClass::Opaque => self.issue(stmt, state),
             // hir gathers the shards on the current stream.

@@ -132,9 +132,12 @@ fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
             all.is_empty() || all.iter().any(|it| program.tensors[*it].mesh.contains(rank))
         }
         OpClass::Communicate => it.get(attr::TEAM).is_none_or(|team| team.contains(&rank)),
-        OpClass::Wait | OpClass::Stream | OpClass::Coalescing | OpClass::ShareHandles | OpClass::Opaque => {
-            true
-        }
+        OpClass::Wait
+        | OpClass::Stream
+        | OpClass::Condition
+        | OpClass::Coalescing
+        | OpClass::ShareHandles
+        | OpClass::Opaque => true,
     }
 }
 

@@ -59,6 +59,7 @@ impl EditableText {
             grammar::local_classes!()
             | OpClass::Wait
             | OpClass::Stream
+            | OpClass::Condition
             | OpClass::Coalescing
             | OpClass::HostUnit
             | OpClass::Opaque => true,

@@ -122,7 +122,9 @@ pub(super) fn lifetimes<'a>(
         }
         at += 1;
     });
-    if walked.is_err() {
+    // Iterations that are not executed order nothing.
+    let may_end_early = world.iter().any(|it| !it.exits.is_empty());
+    if walked.is_err() || may_end_early {
         all.iter_mut().flatten().for_each(|it| *it = Lifetime::of_own_memory());
     }
     all

@@ -50,7 +50,10 @@ const CALLS: usize = 32;
 impl CallKind {
     fn of(action: &Command) -> Option<Self> {
         Some(match action {
-            Command::Memset { bytes: 0, .. } | Command::WaitOnHost | Command::NoOp | Command::ReadOutputs => {
+            Command::Memset { bytes: 0, .. }
+            | Command::WaitOnHost(_)
+            | Command::NoOp
+            | Command::ReadOutputs => {
                 return None;
             }
             // Programs with a library for attentions run in the process of a caller, which does not profile its host.

@@ -40,7 +40,7 @@ impl Engine {
                 | Command::Launch { .. }
                 | Command::RecordEvent(_)
                 | Command::WaitEvent(_)
-                | Command::WaitOnHost
+                | Command::WaitOnHost(_)
                 | Command::NoOp
                 | Command::Signals(..)
                 | Command::ReadOutputs => {}

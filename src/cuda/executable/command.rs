@@ -32,8 +32,8 @@ pub(crate) enum Command {
     RecordEvent(Event),
     /// Makes the stream wait for an event.
     WaitEvent(Event),
-    /// Makes the host wait until the stream has finished.
-    WaitOnHost,
+    /// Makes the host wait until the stream has finished, and leave a loop there.
+    WaitOnHost(Option<LoopExit>),
     /// Does nothing: the awaited communication runs on this stream. The command keeps the instruction visible
     /// in the progress.
     NoOp,
@@ -43,11 +43,20 @@ pub(crate) enum Command {
     ReadOutputs,
 }
 
+/// Where the host may leave a loop (`hir_plan::LoopExit`).
+#[derive(Clone, Copy)]
+pub(crate) struct LoopExit {
+    /// The address of the condition, one byte.
+    pub condition: u64,
+    /// The event that is recorded at the end of the loop; `None` behind the last iteration.
+    pub end: Option<Event>,
+}
+
 impl Command {
     /// Returns the maximum number of entries that the command takes in a queue to the device.
     pub fn queued_calls(&self) -> usize {
         match self {
-            Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => 0,
+            Self::WaitOnHost(_) | Self::NoOp | Self::ReadOutputs => 0,
             // A kernel and its ordering behind the communicator's last one.
             Self::NcclGroup(_) => 4,
             // Its kernels, and copies of the results.
@@ -75,9 +84,9 @@ impl Command {
                 it.tensors.iter().map(|it| it.address).chain([it.workspace.0]).collect()
             }
             Self::NcclGroup(it) => it.clone().addresses_mut().map(|it| *it).collect(),
+            Self::WaitOnHost(exit) => exit.iter().map(|it| it.condition).collect(),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
-            | Self::WaitOnHost
             | Self::NoOp
             | Self::Signals(..)
             | Self::ReadOutputs => Vec::new(),
@@ -97,9 +106,9 @@ impl Command {
                 tensors.chain([&mut it.workspace.0]).nth(position)
             }
             Self::NcclGroup(it) => it.addresses_mut().nth(position),
+            Self::WaitOnHost(exit) => exit.as_mut().map(|it| &mut it.condition),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
-            | Self::WaitOnHost
             | Self::NoOp
             | Self::Signals(..)
             | Self::ReadOutputs => None,
@@ -121,9 +130,11 @@ impl Command {
             | Self::Attention(..)
             | Self::NcclGroup(_)
             | Self::Signals(..) => true,
-            Self::RecordEvent(_) | Self::WaitEvent(_) | Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => {
-                false
-            }
+            Self::RecordEvent(_)
+            | Self::WaitEvent(_)
+            | Self::WaitOnHost(_)
+            | Self::NoOp
+            | Self::ReadOutputs => false,
         }
     }
 }

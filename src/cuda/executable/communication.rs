@@ -1,13 +1,15 @@
 //! Lowers communications. Each communicator has a logical stream. If that is a CUDA stream of its own,
 //! posting makes it wait for the posting stream, and `Wait` makes a stream wait for it.
 
-use super::{Command, ExecutableBuilder, Site};
+use super::{Command, ExecutableBuilder, LoopExit, Site};
 use crate::{
     ExecutorError, Result,
     comm::{self, DenseBuffer, NcclCall, NcclGroup},
     kernels::{DeviceView, ElementwiseOp},
 };
-use hir_plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, P2pGroup, View, WorkNo};
+use hir_plan::{
+    Backend, Collective, CollectiveKind, CommunicatorNo, Direction, EventNo, P2pGroup, View, WorkNo,
+};
 
 impl ExecutableBuilder<'_> {
     pub(super) fn lower_collective(&mut self, site: Site<'_>, it: &Collective) -> Result<()> {
@@ -110,6 +112,24 @@ impl ExecutableBuilder<'_> {
     pub(super) fn lower_wait(&mut self, site: Site<'_>, work: WorkNo) {
         let command = self.completion_events[work as usize].map_or(Command::NoOp, Command::WaitEvent);
         self.push(site, command);
+    }
+
+    /// Lowers a wait of the host. Where it may leave a loop, it waits for the last NCCL group, too: events of iterations that are not
+    /// executed do not order communications.
+    pub(super) fn lower_host_wait(&mut self, site: Site<'_>, event: EventNo) -> Result<()> {
+        let exit = match self.plan.exit_at(event) {
+            Some(exit) => {
+                let condition = self.local_view(&exit.condition)?.address;
+                let end = exit.end.map(|it| self.events[it as usize]);
+                if let Some((_, done)) = self.last_nccl_group {
+                    self.push(site, Command::WaitEvent(done));
+                }
+                Some(LoopExit { condition, end })
+            }
+            None => None,
+        };
+        self.push(site, Command::WaitOnHost(exit));
+        Ok(())
     }
 
     /// Issues NCCL calls, behind those of the last communication if communications are serialized.

@@ -73,7 +73,7 @@ impl ExecutableBuilder<'_> {
                 let event = self.events[*event as usize];
                 self.push(site, Command::WaitEvent(event));
             }
-            InstKind::HostWait { .. } => self.push(site, Command::WaitOnHost),
+            InstKind::HostWait { event } => return self.lower_host_wait(site, *event),
             // All memory is mapped before the first run. A barrier between hosts orders nothing: streams run
             // asynchronously.
             InstKind::ShareMemHandles { .. } | InstKind::Barrier => {}

@@ -56,7 +56,7 @@ struct Declaration {
 }
 
 /// A program that is being built. Tensors, axes and communications are numbered from 0 in the order in which they are declared.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
     /// Axes are numbered, and those of shards made, at the end: until then, a tensor can get another sharding.
@@ -200,6 +200,14 @@ impl ProgramBuilder {
         let index = self.program.intern_symbol(None, index, self.span);
         self.begin(|body| Stmt::For(For { index, axis: None, start, stop, body }));
         self.expr(Expr::Symbol(index))
+    }
+
+    /// Begins a loop that a condition ends, with an index of this name from 0. What is added next is in it, until `end`.
+    pub fn begin_while(&mut self, index: &str, stop: ExprId, condition: TensorId) {
+        let start = self.program.intern_int(0);
+        let index = self.program.intern_symbol(None, index, self.span);
+        self.begin(|body| Stmt::For(For { index, axis: None, start, stop, body }));
+        self.add(apply(Op::While, [condition]));
     }
 
     /// Begins a branch. What is added next is in it, until `end`.

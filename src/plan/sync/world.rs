@@ -15,6 +15,8 @@ use crate::Plan;
 pub struct World {
     plans: Vec<Plan>,
     matching: CommMatching,
+    /// As `early_exits`.
+    early_exits: Vec<World>,
     /// The state in which the plans deadlock, when it is known (`World::deadlocked_state`).
     pub(super) deadlocked: OnceLock<Option<WorldState>>,
     /// The communications for which NCCL may connect ranks, when they are known (`World::connections`).
@@ -30,7 +32,18 @@ impl World {
 
     /// Combines plans with `matching`, which `CommMatching::from_plans` has returned for the same instructions.
     pub(crate) fn with_matching(plans: Vec<Plan>, matching: CommMatching) -> Self {
-        Self { plans, matching, deadlocked: OnceLock::new(), connections: OnceLock::new() }
+        Self { plans, matching, ..Self::default() }
+    }
+
+    /// Adds the worlds whose loops with conditions end after `EARLY_EXITS` iterations.
+    pub(crate) fn with_early_exits(self, early_exits: Vec<World>) -> Self {
+        Self { early_exits, ..self }
+    }
+
+    /// Returns the worlds in which conditions end loops after `EARLY_EXITS` iterations; none if no loop has a condition. What holds in these
+    /// and in this world, whose loops have all iterations, holds wherever loops end.
+    pub fn early_exits(&self) -> &[World] {
+        &self.early_exits
     }
 
     /// Returns the plans, by rank.

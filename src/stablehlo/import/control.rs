@@ -1,6 +1,6 @@
 //! Calls, loops and branches.
 
-use grammar::{Code, DType, Diagnostic, Op};
+use grammar::{Code, DType, Op};
 
 use super::{Imported, Importer, MAX_CALLS, Results, lift::needed};
 use crate::{
@@ -57,7 +57,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Imports every iteration of a loop. Where data decide whether one is executed, it is imported up to the bound that the condition
-    /// states, and the values are selected with which the loop ends.
+    /// states, and the values are selected with which the loop ends; without such a bound, it stays a loop.
     fn iterations(
         &mut self,
         op: &'m Operation<'s>,
@@ -69,8 +69,15 @@ impl<'m, 's> Importer<'m, 's> {
         let limit = self.out.size().saturating_add(MAX_SELECTED);
         // Whether the loop has not ended, and its values if it has.
         let mut ended: Option<(Value, Vec<Value>)> = None;
+        // The import before data decide for the first time, and the values of the loop there.
+        let mut before: Option<(Box<Self>, Vec<Value>)> = None;
         loop {
-            let found = self.region_with(condition, values.clone())?;
+            let found = match self.region_with(condition, values.clone()) {
+                Err(it) if before.is_some() && it.code == Code::UnboundedLoop => {
+                    return self.as_loop(op, [condition, body], before);
+                }
+                found => found?,
+            };
             let [goes_on] = self.operands(op, found)?;
             match goes_on.constant() {
                 _ if goes_on.ty() != (&[], DType::Bool) => {
@@ -79,6 +86,12 @@ impl<'m, 's> Importer<'m, 's> {
                 Some(Scalar::Bool(false)) => return Ok(ended.map_or(values, |it| it.1)),
                 Some(_) => {}
                 None => {
+                    if before.is_none() {
+                        before = Some((Box::new(self.clone()), values.clone()));
+                        if self.unbounded.contains(&op.span) {
+                            return self.as_loop(op, [condition, body], before);
+                        }
+                    }
                     let (is_alive, last) = match ended {
                         Some((is_alive, last)) => (self.binary_values("and", is_alive, goes_on)?, last),
                         None => (goes_on, values.clone()),
@@ -88,11 +101,20 @@ impl<'m, 's> Importer<'m, 's> {
                     ended = Some((is_alive, last));
                 }
             }
-            let next = self.region_with(body, values.clone())?;
+            let next = match self.region_with(body, values.clone()) {
+                Err(it) if before.is_some() && it.code == Code::UnboundedLoop => {
+                    return self.as_loop(op, [condition, body], before);
+                }
+                next => next?,
+            };
+            let is_first = before.as_ref().is_some_and(|it| is_same_state(&it.1, &values));
+            if is_first && !self.may_be_bounded(condition, &values, &next) {
+                return self.as_loop(op, [condition, body], before);
+            }
             if let Some((is_alive, last)) = &mut ended {
                 let has_changed = |at: &usize| !is_known_equal(next.get(*at), values.get(*at));
                 if self.out.size() > limit || !decisive.iter().any(has_changed) {
-                    return Err(Self::unbounded(op));
+                    return self.as_loop(op, [condition, body], before);
                 }
                 for (next, last) in next.iter().zip(last).filter(|(next, last)| !is_same(next, last)) {
                     [next, &*last].into_iter().for_each(|it| self.store(it));
@@ -103,12 +125,26 @@ impl<'m, 's> Importer<'m, 's> {
         }
     }
 
-    /// Returns the error for a loop whose condition does not become false whatever the data are.
-    fn unbounded(op: &Operation<'_>) -> Box<Diagnostic> {
-        let message =
-            "the number of iterations depends on data, and no constant bounds it to a size that hir imports";
-        let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "no constant bounds this loop");
-        Box::new(it.help("state a bound, as in `(i < 100) & (error > 1e-6)` for an `i` that begins with a constant, or `fori_loop(0, jnp.minimum(n, 100), …)`: hir imports every iteration up to it"))
+    /// Returns whether the condition becomes false where numbers go on as in this iteration, whatever the data are.
+    fn may_be_bounded(&mut self, condition: &'m Block<'s>, values: &[Value], next: &[Value]) -> bool {
+        let state = self.clone();
+        let far = values.iter().zip(next).map(|(value, next)| far(value, next)).collect();
+        let found = self.region_with(condition, far);
+        *self = state;
+        found.map_or(true, |it| it.first().and_then(Value::constant) == Some(&Scalar::Bool(false)))
+    }
+
+    /// Imports a loop that no constant bounds as one of the program, from where data decided first.
+    fn as_loop(
+        &mut self,
+        op: &'m Operation<'s>,
+        regions: [&'m Block<'s>; 2],
+        before: Option<(Box<Self>, Vec<Value>)>,
+    ) -> Results {
+        let Some((state, values)) = before else { return Err(self.missing(op, "condition")) };
+        *self = *state;
+        self.unbounded.insert(op.span);
+        self.loop_on_data(op, regions, values)
     }
 
     /// Imports the branch with a number, which is the last one if there is no such branch. Where the number is computed, all
@@ -198,6 +234,23 @@ fn is_known_equal(a: Option<&Value>, b: Option<&Value>) -> bool {
         (Some(a), Some(b)) => is_same(a, b),
         _ => false,
     }
+}
+
+/// Returns the value of many iterations later, if numbers go on as from one iteration to the next.
+fn far(value: &Value, next: &Value) -> Value {
+    let (Value::Splat(a), Value::Splat(b)) = (value, next) else { return next.clone() };
+    let scalar = match (a.scalar, b.scalar) {
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(
+            b.saturating_sub(a).saturating_mul(1 << 20).saturating_add(b).clamp(-(1 << 30), 1 << 30),
+        ),
+        (Scalar::Float(a), Scalar::Float(b)) => Scalar::Float(b + (b - a) * 1e6),
+        (_, other) => other,
+    };
+    Value::Splat(Splat { scalar, ..b.clone() })
+}
+
+fn is_same_state(a: &[Value], b: &[Value]) -> bool {
+    a.iter().zip(b).all(|(a, b)| is_same(a, b))
 }
 
 fn is_same(a: &Value, b: &Value) -> bool {

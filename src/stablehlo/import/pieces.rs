@@ -11,6 +11,7 @@ use crate::value::{AxisSet, Tensor, Value};
 const MAX_PIECES: usize = 4096;
 
 /// A tensor of pieces.
+#[derive(Clone)]
 pub(super) struct Pieces {
     dim: usize,
     /// How many pieces it has at most.
@@ -20,6 +21,7 @@ pub(super) struct Pieces {
     pending: Option<Span>,
 }
 
+#[derive(Clone)]
 enum Content {
     /// Values behind one another, each with where it ends.
     Row(Vec<(Value, i64)>),

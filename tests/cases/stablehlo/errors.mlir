@@ -23,22 +23,6 @@ module {
   }
 }
 // -----
-// A loop that ends when the data says so.
-module {
-  func.func public @main(%arg0: tensor<f32>) -> tensor<f32> {
-    %0 = stablehlo.while(%iterArg = %arg0) : tensor<f32>
-    cond {
-      %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-      %1 = stablehlo.compare GT, %iterArg, %cst, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-      stablehlo.return %1 : tensor<i1>
-    } do {
-      %1 = stablehlo.sqrt %iterArg : tensor<f32>
-      stablehlo.return %1 : tensor<f32>
-    }
-    return %0 : tensor<f32>
-  }
-}
-// -----
 // Three devices do not divide four rows.
 module {
   sdy.mesh @mesh = <["x"=3]>

@@ -91,6 +91,7 @@ impl PendingWork {
                 }
                 grammar::local_classes!()
                 | OpClass::Stream
+                | OpClass::Condition
                 | OpClass::ShareHandles
                 | OpClass::HostUnit
                 | OpClass::Opaque => (),

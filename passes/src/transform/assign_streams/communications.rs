@@ -178,6 +178,7 @@ fn part_of(program: &Program, stmt: StmtId) -> Part {
         grammar::local_classes!()
         | OpClass::ShareHandles
         | OpClass::Stream
+        | OpClass::Condition
         | OpClass::HostUnit
         | OpClass::Opaque => Part::Other,
     }

@@ -117,6 +117,7 @@ fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result
                 grammar::local_classes!()
                 | OpClass::Communicate
                 | OpClass::Stream
+                | OpClass::Condition
                 | OpClass::ShareHandles
                 | OpClass::HostUnit
                 | OpClass::Opaque => (),

@@ -138,6 +138,7 @@ fn result_is_unread(
             | OpClass::Communicate
             | OpClass::Wait
             | OpClass::Stream
+            | OpClass::Condition
             | OpClass::Coalescing
             | OpClass::HostUnit
             | OpClass::Opaque => false,

@@ -274,7 +274,8 @@ fn read_and_plan(
     let kept: Vec<&str> = options.output.iter().map(|it| it.name.as_str()).collect();
     let (local, whole) = (options.local_names(), options.whole_names());
     let is_compared_per_rank = |_, name: &str| local.contains(&name) && !whole.contains(&name);
-    let uses = CallerUses { kept: &kept, is_compared_per_rank: &is_compared_per_rank };
+    let uses =
+        CallerUses { kept: &kept, is_compared_per_rank: &is_compared_per_rank, ..CallerUses::default() };
     let mut prepared = prepare(&options.texts(), &PrepareOptions { uses, ..*setup })?;
     output::check_dtypes(&prepared.world, &options.output)?;
     let others = options.option_files();

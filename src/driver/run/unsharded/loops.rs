@@ -11,6 +11,9 @@ impl UnshardedPlanner<'_> {
         if it.axis.is_some() {
             return Err(self.lowered("a loop over streams"));
         }
+        if self.program.loop_condition(it).is_some() {
+            return Err(self.lowered("a loop that a condition ends"));
+        }
         if [it.start, it.stop].iter().any(|bound| self.scalars.depends_on_rank(*bound)) {
             return Err(self.lowered("a loop whose bounds depend on the rank"));
         }

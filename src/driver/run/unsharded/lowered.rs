@@ -21,7 +21,8 @@ impl UnshardedPlanner<'_> {
                 Some(kind) => self.collective(it, kind)?,
                 None => return Ok(false),
             },
-            OpClass::Allocate
+            OpClass::Condition
+            | OpClass::Allocate
             | OpClass::View
             | OpClass::Compute
             | OpClass::Elementwise
