@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     active, earlier,
     host::Hosts,
+    order,
     record::{Crosswise, Group, GroupId, Interners, Rank, RankLog, Records, SignatureId},
     wording::numbers_text,
 };
@@ -153,7 +154,7 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
             Err(skipped) => dumps.skipped.push(skipped),
         }
     }
-    dumps.records.groups = tables.groups.into_values();
+    dumps.records = order::by_first_use(&mut by_rank, tables);
     dumps.records.crosswise = crosswise(&dumps.records.groups, &by_rank);
     let same = same_groups(&dumps.records.groups);
     for (rank, mut logs) in by_rank {
@@ -217,9 +218,6 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, O
     if dumps.records.ranks.is_empty() {
         return Err(dumps.skipped.into_iter().next());
     }
-    dumps.records.signatures = tables.signatures.into_values();
-    dumps.records.stacks = tables.stacks.into_values();
-    dumps.records.names = tables.names.into_values();
     for (rank, why) in earlier::of_earlier_start(&dumps.records) {
         let logs = &mut dumps.records.ranks;
         if let Ok(at) = logs.binary_search_by_key(&rank, |it| it.rank) {

@@ -22,7 +22,7 @@ const TEXT: &str = "\
 
 /// A pass of this name, which rewrites the program of all ranks.
 const fn pass(name: &'static str, run: Run) -> Pass {
-    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, run }
+    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, for_conditions: false, run }
 }
 
 type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
@@ -206,6 +206,7 @@ static GROW: Pass = pass("grow", |program, _, _| {
 /// The same, and the result is the program of one rank.
 static SPECIALISE: Pass = Pass {
     for_one_rank: true,
+    for_conditions: false,
     ..pass("specialise", |program, _, _| {
         grow(program);
         let rank = program.intern_int(0);

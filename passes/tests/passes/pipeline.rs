@@ -31,9 +31,18 @@ static LIST: &[Pass] = &[
             option("parts", OptionKind::Counts, None),
         ],
         for_one_rank: false,
+        for_conditions: false,
         run: nothing,
     },
-    Pass { name: "fuse", description: "", docs: "", options: &[], for_one_rank: false, run: nothing },
+    Pass {
+        name: "fuse",
+        description: "",
+        docs: "",
+        options: &[],
+        for_one_rank: false,
+        for_conditions: false,
+        run: nothing,
+    },
 ];
 static NAMED: &[Pipeline] = &[
     Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" },

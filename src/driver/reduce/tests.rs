@@ -34,7 +34,7 @@ const TEXT: &str = "\
 type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
 
 const fn pass(name: &'static str, run: Run) -> Pass {
-    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, run }
+    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, for_conditions: false, run }
 }
 
 fn count(program: &Program, counted: fn(&Stmt) -> bool) -> usize {

@@ -31,7 +31,7 @@ const TEXT: &str = "\
 type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
 
 const fn pass(name: &'static str, run: Run) -> Pass {
-    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, run }
+    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, for_conditions: false, run }
 }
 
 static KEEP: Pass = pass("keep", |_, _, _| Ok(Change::Unchanged));
@@ -57,6 +57,7 @@ static RENAMER: Pass = pass("renamer", |program, _, _| {
 /// Keeps only the code of rank 1 and sets `%options rank=1`.
 static SPECIALIST: Pass = Pass {
     for_one_rank: true,
+    for_conditions: false,
     ..pass("specialist", |program, _, _| {
         let own = program.intern_int(1);
         program.options.insert("rank".to_owned(), own);
