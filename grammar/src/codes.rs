@@ -353,8 +353,8 @@ codes! {
     UnwrittenRead = "W0701", Warning, Memory;
     /// A write to the result of a copy changes the operand. A statement that copies a tensor, or takes a slice or
     /// another layout of it, makes its unbound result a view, as nvFuser does, and a bound result is written. So a
-    /// statement that writes to this name changes an input, or, in a loop, the first iteration binds the name to a
-    /// part of a tensor, and later iterations copy into this part. To keep the tensor, allocate the name before.
+    /// statement that writes to the result of `Set` changes an input, or, in a loop, the first iteration binds the
+    /// name to a part of a tensor, and later iterations copy into this part. To keep it, allocate the name before.
     OverwrittenView = "W0702", Warning, Memory;
 
     /// More streams of a rank wait for other ranks than a GPU has hardware queues by default. Streams that share a queue execute in

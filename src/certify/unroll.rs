@@ -255,10 +255,7 @@ impl<'p> Unroller<'p, '_> {
             }
             OpClass::ShareHandles => self.exchange(stmt),
             OpClass::Wait => self.wait(stmt),
-            OpClass::Condition => {
-                Err("a loop ends where data say so, and the certifier computes with no data".to_owned())
-            }
-            OpClass::Opaque | OpClass::HostUnit => Err(unknown(stmt.op)),
+            OpClass::Condition | OpClass::Opaque | OpClass::HostUnit => Err(unknown(stmt.op)),
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) struct Crossed {
     pub(crate) other: Rank,
     /// The rank that is said to be wrong.
     pub(crate) deviant: Option<Rank>,
-    /// When the first of them was issued.
+    /// When both had been issued.
     pub(crate) since: i64,
 }
 
@@ -30,6 +30,7 @@ pub(crate) fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Crossed> {
             && it.behind.is_empty()
     };
     let issued: Vec<&Stall> = stalls.iter().filter(is_issued).take(MAX_CROSSED).collect();
+    let mut found: Option<Crossed> = None;
     for (at, one) in issued.iter().enumerate() {
         for two in &issued[at + 1..] {
             let both =
@@ -41,12 +42,17 @@ pub(crate) fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Crossed> {
                     |of: &Stall, kind: Call| unlike_others(job, [at(of, a.rank)?, at(of, other.rank)?], kind);
                 let deviant =
                     against_most(job, **a, **b).or_else(|| counted(one, **b)).or_else(|| counted(two, **a));
-                let since = one.since(job);
-                return Some(Crossed { one: **a, two: **b, other: other.rank, deviant, since });
+                let since = one.since(job).max(two.since(job));
+                let crossed = Crossed { one: **a, two: **b, other: other.rank, deviant, since };
+                // Of several, the first that shows who is wrong.
+                if deviant.is_some() {
+                    return Some(crossed);
+                }
+                found.get_or_insert(crossed);
             }
         }
     }
-    None
+    found
 }
 
 /// Returns the only rank that has its open calls like these two in another order than all others, three at least.

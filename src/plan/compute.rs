@@ -7,7 +7,7 @@
 mod contractions;
 
 use grammar::{
-    Aliasing, Code, ExprId, Id, Op, OpClass, OpStmt, Operand, OperandView, TensorId, TypeRule, attr,
+    Aliasing, Code, ExprId, Id, Op, OpClass, OpStmt, Operand, OperandView, StmtId, TensorId, TypeRule, attr,
     flagged_dims, permutation,
 };
 
@@ -117,10 +117,12 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Adds the current statement to `Plan::overwritten_views` if it writes to a name that another one, a copy, made a view of an input.
+    /// Adds the current statement to `Plan::overwritten_views` if it writes to a name that another one, `Set`, made a view of an input. Who
+    /// writes to a slice or another layout of an input means to write to it.
     fn note_overwritten_input(&mut self, out: TensorId) {
         let stmt = self.current_stmt();
-        let bound = self.binding(out).filter(|it| it.copied_by.is_some() && it.copied_by != stmt);
+        let is_set = |it: StmtId| self.program.op(it).is_some_and(|it| it.op == Op::Set);
+        let bound = self.binding(out).filter(|it| it.copied_by != stmt && it.copied_by.is_some_and(is_set));
         let Some(buffer) = bound.map(|it| it.view.buffer) else { return };
         if self.plan.inputs.iter().any(|it| it.shard.view.as_ref().is_some_and(|it| it.buffer == buffer)) {
             let (origin, name) = (self.origin_no(), self.program.tensor_name(out));
