@@ -104,7 +104,10 @@ struct Outcome {
 pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     let logs = &job.records.ranks;
     let calls: usize = logs.iter().map(|it| it.records.len()).sum();
-    let is_known = |rank: &Rank| job.records.log(*rank).is_some_and(|it| !it.only_active && !it.from_log);
+    // Without stacks, calls of several places look alike.
+    let is_known = |rank: &Rank| {
+        job.records.log(*rank).is_some_and(|it| it.has_stacks && !it.only_active && !it.from_log)
+    };
     if calls > MAX_CALLS
         || logs.len() * job.records.groups.len() > MAX_COUNTERS
         || !job.world.iter().all(is_known)

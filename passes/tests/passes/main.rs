@@ -39,7 +39,8 @@ fn corpus() -> Vec<(String, String)> {
                 folders.push(path);
             } else if path.extension().is_some_and(|it| it == "hir") {
                 let text = fs::read_to_string(&path).unwrap_or_default();
-                let clean = transform("", &text).is_ok();
+                // Few passes take loops that data end.
+                let clean = !text.contains("WHILE(") && transform("", &text).is_ok();
                 found.extend(clean.then(|| (path.display().to_string(), text)));
             }
         }
