@@ -60,6 +60,7 @@ mod suite {
     use super::*;
 
     pub mod agents;
+    pub mod attention_library;
     pub mod baseline;
     pub mod batch;
     pub mod batch_text;
@@ -169,6 +170,7 @@ fn main() -> ExitCode {
     trials.extend(cascades::trials(&cases));
     trials.extend(evidence::trials());
     trials.extend(explained::trials());
+    trials.extend(attention_library::trials());
     trials.extend(failing_calls::trials());
     trials.push(unsafe_blocks::trial());
     trials.push(mangler::trial(&cases));

@@ -85,16 +85,16 @@ fn answered<T: Default>(py: Python<'_>, answer: PyResult<T>) -> T {
 }
 
 impl AttentionLibrary for Attentions {
-    fn computes(&self, task: &AttentionTask) -> bool {
-        let answer = |py: Python<'_>| self.0.call_method1(py, "computes", (task_row(task),))?.extract(py);
-        // What it cannot answer, hir's kernels compute.
-        Python::attach(|py| answered(py, answer(py)))
-    }
-
-    fn workspace(&self, task: &AttentionTask) -> usize {
-        let answer = |py: Python<'_>| self.0.call_method1(py, "workspace", (task_row(task),))?.extract(py);
-        // Without memory of the program, the kernels allocate their own.
-        Python::attach(|py| answered(py, answer(py)))
+    fn prepare(&self, task: &AttentionTask) -> Result<usize, ExecutorError> {
+        Python::attach(|py| {
+            // What it cannot answer, hir's kernels compute. Without memory of the program, its kernels allocate their own.
+            let ask = |what| self.0.call_method1(py, what, (task_row(task),));
+            if answered(py, ask("computes").and_then(|it| it.extract(py))) {
+                Ok(answered(py, ask("workspace").and_then(|it| it.extract(py))))
+            } else {
+                Err(ExecutorError::Environment("PyTorch would not choose cuDNN or FlashAttention".to_owned()))
+            }
+        })
     }
 
     fn issue(&self, task: &AttentionTask, stream: u64) -> Result<(), ExecutorError> {

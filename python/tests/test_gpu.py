@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def run_ranks(emulator, folder, ranks):
     """Runs the job of a folder, and returns what its ranks print."""
-    names = {name: str(emulator) for name in ("HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL")}
+    names = {name: str(emulator) for name in ("HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL")} | {"HIR_CUDNN": "none"}
     environment = {**os.environ, **names, "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     script = Path(__file__).with_name("gpu_rank.py")
     started = [

@@ -50,8 +50,8 @@ struct ExecutableBuilder<'a> {
     memory: &'a mut DeviceMemory,
     comms: &'a Communicators,
     cublaslt: &'a mut Option<CublasLtHandle>,
-    /// What computes attentions, if not hir's kernels do.
-    attention: Option<Arc<dyn AttentionLibrary>>,
+    /// What computes attentions, if not hir's kernels do. An error says why no library does.
+    attention: Result<Option<Arc<dyn AttentionLibrary>>, String>,
     kernels: Kernels,
     /// The matrix products that are described to cuBLASLt so far.
     matmul_descs: Vec<MatmulDesc>,
@@ -159,15 +159,18 @@ pub(super) fn lower(
     let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, main_stream)?;
-    let attention = libraries.attention.clone();
+    let attention = libraries.attention_of(plan);
     let cublaslt = &mut libraries.cublaslt;
     let mut builder =
         ExecutableBuilder::new(device, plan, memory, comms, cublaslt, epoch_address, logical_streams)?;
-    builder.attention = attention;
+    builder.attention = attention.map_err(|it| it.to_string());
     let fused = builder.lower_instructions()?;
     let functions = load_kernels(device, plan, &builder, &mut libraries.cubins)?;
-    let notes = builder.all_notes();
+    let mut notes = builder.all_notes();
     let ExecutableBuilder { commands, first_calls, products, kernels_read_epoch, .. } = builder;
+    if commands.iter().any(|it| matches!(it.command, Command::Attention(..))) {
+        notes.extend(libraries.describe_attention());
+    }
     let registers = REGISTER_BASE..REGISTER_BASE + (1 << 48);
     if commands.iter().any(|it| it.command.addresses().iter().any(|it| registers.contains(it))) {
         return Err(ExecutorError::Internal("a command accesses a buffer that is in registers".to_owned()));
@@ -233,7 +236,7 @@ impl<'a> ExecutableBuilder<'a> {
             memory,
             comms,
             cublaslt,
-            attention: None,
+            attention: Ok(None),
             kernels: Kernels::default(),
             matmul_descs: Vec::new(),
             first_calls: Vec::new(),

@@ -61,7 +61,7 @@ impl InProcessGpu {
         let device = Rc::new(Device::open(ordinal)?);
         let state = GpuState {
             device,
-            libraries: LibraryState { attention, ..LibraryState::default() },
+            libraries: LibraryState::new(attention),
             programs: Vec::new(),
             shared: SharedMemory::default(),
         };

@@ -27,6 +27,7 @@ mod backend;
 pub mod buffer_assignment;
 mod comm;
 mod comm_order;
+mod cudnn;
 mod device;
 mod device_assignment;
 mod discover;

@@ -14,12 +14,13 @@ use std::{
 };
 
 use cudarc::{
-    cublaslt::sys as cublaslt_sys, driver::sys as driver_sys, nccl::sys as nccl_sys, nvrtc::sys as nvrtc_sys,
+    cublaslt::sys as cublaslt_sys, cudnn::sys as cudnn_sys, driver::sys as driver_sys, nccl::sys as nccl_sys,
+    nvrtc::sys as nvrtc_sys,
 };
 use libloading::os::unix::Library;
 
 use super::{ExecutorError, Result};
-use search::{CUBLASLT, DRIVER, NCCL, NVRTC};
+use search::{CUBLASLT, CUDNN, DRIVER, NCCL, NVRTC};
 
 mod search;
 
@@ -240,6 +241,34 @@ functions! {
     }
 }
 
+use cudnn_sys::{
+    cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, cudnnBackendDescriptor_t,
+    cudnnBackendDescriptorType_t, cudnnHandle_t,
+};
+functions! {
+    /// The graph interface of cuDNN, for attention.
+    Cudnn, cudnn_sys::cudnnStatus_t {
+        cudnnCreate(*mut cudnnHandle_t);
+        cudnnSetStream(cudnnHandle_t, cudnn_sys::cudaStream_t);
+        cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t, *mut cudnnBackendDescriptor_t);
+        cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t);
+        cudnnBackendSetAttribute(
+            cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, i64,
+            *const c_void,
+        );
+        cudnnBackendGetAttribute(
+            cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, i64, *mut i64,
+            *mut c_void,
+        );
+        cudnnBackendFinalize(cudnnBackendDescriptor_t);
+        cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t);
+    } plain {
+        cudnnGetVersion() -> usize;
+        cudnnGetErrorString(u32) -> *const c_char;
+        cudnnGetLastErrorString(*mut c_char, usize) -> ();
+    }
+}
+
 /// Defines a function that opens a library once in the process.
 macro_rules! once {
     ($(#[$doc:meta])* $function:ident, $type:ident, $wanted:expr) => {
@@ -265,6 +294,10 @@ once! {
 once! {
     /// Returns cuBLASLt.
     cublaslt, CublasLt, CUBLASLT
+}
+once! {
+    /// Returns cuDNN.
+    cudnn, Cudnn, CUDNN
 }
 once! {
     /// Returns NCCL.
@@ -306,6 +339,23 @@ impl CublasLt {
     }
 }
 
+impl Cudnn {
+    /// Converts a status to a result.
+    pub fn check(&self, function: &str, status: u32) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut last: [c_char; 512] = [0; 512];
+        // SAFETY: the first function returns a static string for any number; the second one writes a terminated string of at most the given
+        // size.
+        let name = unsafe {
+            (self.cudnnGetLastErrorString)(last.as_mut_ptr(), last.len());
+            string((self.cudnnGetErrorString)(status))
+        };
+        Err(ExecutorError::failed_call(function, status, &format!("{name}: {}", string(last.as_ptr()))))
+    }
+}
+
 impl Nccl {
     /// Converts a status to a result.
     pub fn check(&self, function: &str, status: u32) -> Result<()> {
@@ -320,11 +370,11 @@ impl Nccl {
     }
 }
 
-/// Converts a static C string; returns `?` for null.
+/// Converts a C string; returns `?` for null.
 fn string(text: *const c_char) -> String {
     if text.is_null() {
         return "?".to_owned();
     }
-    // SAFETY: not null, and the callers pass static, terminated strings.
+    // SAFETY: not null, and the callers pass terminated strings that are alive.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
 }

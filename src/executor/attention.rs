@@ -6,12 +6,12 @@ use super::ExecutorError;
 
 /// Kernels for attentions. Any thread may use it.
 pub trait AttentionLibrary: Send + Sync {
-    /// Returns whether the library computes a task. The addresses need not be final, but have the alignment of the final ones.
-    fn computes(&self, task: &AttentionTask) -> bool;
-
-    /// Returns the bytes of memory that the library needs for a task that it computes, besides the tensors. 0 if it does not know, or if it
-    /// cannot use the memory that a task gives it.
-    fn workspace(&self, task: &AttentionTask) -> usize;
+    /// Returns the bytes of memory that the library needs for a task, besides the tensors: 0 if it does not know, or if it cannot use the memory
+    /// that a task gives it. The addresses need not be final, but have the alignment of the final ones.
+    ///
+    /// # Errors
+    /// The library does not compute the task.
+    fn prepare(&self, task: &AttentionTask) -> Result<usize, ExecutorError>;
 
     /// Issues a task on a stream, a handle of the vendor's library. The stream may be one that is captured, after a first call that was not.
     ///

@@ -32,6 +32,7 @@ pub fn environment() -> Result<Vec<(String, String)>, String> {
     variables.extend(
         ["HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL"].map(|it| (it.to_owned(), library.clone())),
     );
+    variables.push(("HIR_CUDNN".to_owned(), "none".to_owned()));
     Ok(variables)
 }
 

@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    path::Path,
     process::{Command, Output},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
@@ -120,11 +121,14 @@ fn a_product_needs_no_algorithm() -> Result<(), Failed> {
 
 /// Returns the names of the functions that the emulator lets fail.
 fn functions_of_emulator() -> Result<Vec<String>, Failed> {
-    let mut found = Vec::new();
-    for file in super::files(&std::path::Path::new(ROOT).join("tests/gpu/emulator"), "cpp") {
-        let text = fs::read_to_string(file)?;
-        let names = text.lines().filter_map(|it| it.strip_prefix("API Status ")?.split_once('('));
-        found.extend(names.map(|it| it.0.to_owned()));
-    }
-    Ok(found)
+    let files = super::files(&Path::new(ROOT).join("tests/gpu/emulator"), "cpp");
+    let found: Result<Vec<_>, _> = files.iter().map(|it| functions_of(it)).collect();
+    Ok(found?.concat())
+}
+
+/// Returns the names of those that a source file of the emulator has.
+pub fn functions_of(file: &Path) -> Result<Vec<String>, Failed> {
+    let text = fs::read_to_string(file)?;
+    let names = text.lines().filter_map(|it| it.strip_prefix("API Status ")?.split_once('('));
+    Ok(names.map(|it| it.0.to_owned()).collect())
 }

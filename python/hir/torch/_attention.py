@@ -57,7 +57,9 @@ class Library:
         if key in self._kernels:
             return self._kernels[key] is not None
         try:
-            kernel = self._chosen(*task[:4]) if shape[-1] % 8 == 0 else None
+            # PyTorch's gradients of keys are sums over the heads that share them.
+            is_alike = not task[1] or list(task[0][7][2]) == list(task[0][1][2])
+            kernel = self._chosen(*task[:4]) if shape[-1] % 8 == 0 and is_alike else None
         except (RuntimeError, AttributeError, TypeError) as error:
             # An older PyTorch lacks the function, or an argument of it.
             LOG.info("PyTorch has no kernel for an attention of %s: %s", shape, error)

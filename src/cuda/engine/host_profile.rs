@@ -30,6 +30,7 @@ grammar::named_enum! {
         Copy2d = "2-D copy",
         Launch = "kernel launch",
         Matmul = "cuBLASLt",
+        Attention = "attention",
         NcclGroup = "NCCL group",
         RecordEvent = "event record",
         WaitEvent = "event wait",
@@ -56,13 +57,12 @@ impl CallKind {
             | Command::ReadOutputs => {
                 return None;
             }
-            // Programs with a library for attentions run in the process of a caller, which does not profile its host.
-            Command::Attention(..) => return None,
             Command::Memset { .. } => Self::Memset,
             Command::Copy { .. } => Self::Copy,
             Command::Copy2d(_) => Self::Copy2d,
             Command::Launch { .. } => Self::Launch,
             Command::Matmul(_) => Self::Matmul,
+            Command::Attention(..) => Self::Attention,
             Command::NcclGroup(_) => Self::NcclGroup,
             Command::RecordEvent(_) => Self::RecordEvent,
             Command::WaitEvent(_) => Self::WaitEvent,
@@ -75,7 +75,7 @@ impl CallKind {
     /// same on all ranks, and cuBLASLt calls keep the GPU busy for long.
     fn repetitions(self, calls: usize) -> usize {
         match self {
-            Self::Matmul | Self::NcclGroup => 2,
+            Self::Matmul | Self::Attention | Self::NcclGroup => 2,
             Self::Memset
             | Self::Copy
             | Self::Copy2d
@@ -219,6 +219,7 @@ impl Engine {
             | CallKind::Copy2d
             | CallKind::Launch
             | CallKind::Matmul
+            | CallKind::Attention
             | CallKind::NcclGroup
             | CallKind::Signal
             | CallKind::WaitSignal => 0,

@@ -23,7 +23,7 @@ const TILES_CAPABILITY: i32 = 80;
 /// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 28;
 /// The number of the first block of scratch memory; the instructions themselves use those before it.
-const FIRST_SCRATCH: usize = 4;
+pub(super) const FIRST_SCRATCH: usize = 4;
 
 impl ExecutableBuilder<'_> {
     pub(super) fn lower_attention(&mut self, site: Site<'_>, it: &Attention) -> Result<()> {
@@ -94,7 +94,7 @@ impl ExecutableBuilder<'_> {
 
     /// Lowers the instructions that define an instruction, with their temporary buffers in scratch memory. `compose` returns both, numbered
     /// from the given buffer on: behind those of results, from which copies follow.
-    fn lower_composition(
+    pub(super) fn lower_composition(
         &mut self,
         site: Site<'_>,
         (results, copies): (Vec<Buffer>, Vec<InstKind>),

@@ -2,7 +2,10 @@
 
 use grammar::DType;
 
-use super::{Command, ExecutableBuilder, Site, attention::has_separate_results};
+use super::{
+    Command, ExecutableBuilder, Site,
+    attention::{FIRST_SCRATCH, has_separate_results},
+};
 use crate::{Result, buffer_assignment::Workspace};
 use hir_executor::{AttentionLibrary, AttentionTask, DeviceTensor};
 use hir_plan::{Attention, AttentionGradient, Computation, InstKind, Plan, View};
@@ -17,16 +20,36 @@ impl ExecutableBuilder<'_> {
         site: Site<'_>,
         (attention, gradient): (&Attention, Option<&AttentionGradient>),
     ) -> Result<bool> {
-        let Some(library) = self.attention.clone() else { return Ok(false) };
         let locate = |view: &View| self.local_view(view).map(|it| (it.address, it.dtype));
         let Some(task) = task(attention, gradient, locate)? else { return Ok(false) };
         let computation = gradient.map_or(attention as &dyn Computation, |it| it);
-        if !has_separate_results(computation, |view| self.local_view(view))? || !library.computes(&task) {
+        if !has_separate_results(computation, |view| self.local_view(view))? {
             return Ok(false);
         }
-        let workspace = self.memory.workspace(site.at as usize);
+        let prepared = self.attention.clone().and_then(|it| {
+            let Some(library) = it else { return Ok(None) };
+            let bytes = library.prepare(&task).map_err(|it| it.to_string())?;
+            Ok(Some((library, bytes)))
+        });
+        let (library, bytes) = match prepared {
+            Ok(Some(it)) => it,
+            Ok(None) => return Ok(false),
+            Err(why) => {
+                self.note(site, format_args!("no library computes the attention: {why}"));
+                return Ok(false);
+            }
+        };
+        let mut workspace = self.memory.workspace(site.at as usize);
+        if workspace.1 < bytes {
+            workspace = (self.scratch_buffer(site, FIRST_SCRATCH, bytes)?, bytes);
+        }
         self.first_calls.push(self.commands.len());
         self.push(site, Command::Attention(library, Box::new(AttentionTask { workspace, ..task })));
+        if gradient.is_none() && attention.logsumexp.is_some() {
+            self.lower_composition(site, (Vec::new(), Vec::new()), |first| {
+                attention.finish_logsumexp(first)
+            })?;
+        }
         Ok(true)
     }
 }
@@ -46,7 +69,7 @@ pub(crate) fn workspaces(plan: &Plan, library: Option<&dyn AttentionLibrary>) ->
             InstKind::AttentionGradient(it) => task(&it.attention, Some(it), locate)?,
             _ => None,
         };
-        let bytes = task.filter(|it| library.computes(it)).map_or(0, |it| library.workspace(&it));
+        let bytes = task.map_or(0, |it| library.prepare(&it).unwrap_or(0));
         if bytes > 0 {
             found.push(Workspace { inst, bytes });
         }

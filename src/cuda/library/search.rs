@@ -41,6 +41,13 @@ pub(super) const CUBLASLT: LibrarySearch = LibrarySearch {
     package_dirs: &["cu13/lib", "cublas/lib"],
     companion_prefix: None,
 };
+pub(super) const CUDNN: LibrarySearch = LibrarySearch {
+    title: "cuDNN",
+    variable: "HIR_CUDNN",
+    names: &["libcudnn.so.9"],
+    package_dirs: &["cudnn/lib"],
+    companion_prefix: None,
+};
 pub(super) const NCCL: LibrarySearch = LibrarySearch {
     title: "NCCL",
     variable: "HIR_NCCL",

@@ -2,7 +2,7 @@
 // documented rules of the real ones and none of their speed. Streams are threads, GPU memory is host memory
 // that processes share, and the host's C++ compiler compiles the kernels.
 //
-// One library stands for all four: HIR_CUDA, HIR_NVRTC, HIR_CUBLASLT and HIR_NCCL name the same file.
+// One library stands for all five: HIR_CUDA, HIR_NVRTC, HIR_CUBLASLT, HIR_CUDNN and HIR_NCCL name the same file.
 #pragma once
 
 #include <cstddef>

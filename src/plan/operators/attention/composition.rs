@@ -88,6 +88,21 @@ impl Attention {
         AttentionComposition { code: code.code, buffers: code.buffers, weights }
     }
 
+    /// Returns the instructions that set to 0 the logarithms of rows without a key that counts, for kernels that leave -∞ there, and their
+    /// temporary buffers, numbered from `first_buffer` on.
+    pub fn finish_logsumexp(&self, first_buffer: BufferNo) -> (Vec<InstKind>, Vec<Buffer>) {
+        let mut code = InstBuilder::new(0, first_buffer);
+        if let Some(it) = &self.logsumexp {
+            let rows = it.shape.iter().product();
+            let has_keys = code.buffer("rows with keys", DType::Bool, rows);
+            let has_keys = View::contiguous(has_keys, it.shape.clone());
+            let lowest = Arg::Number(Number::Float(f64::NEG_INFINITY));
+            code.map(Op::Ne, [view(it), lowest], &has_keys);
+            code.map(Op::Where, [view(&has_keys), view(it), Arg::Number(Number::Float(0.0))], it);
+        }
+        (code.code, code.buffers)
+    }
+
     /// Returns the shape `[b…, l, s]` of the scores.
     pub(super) fn score_shape(&self) -> Vec<usize> {
         let rows = &self.query.shape[..self.query.shape.len() - 1];
