@@ -131,12 +131,12 @@ impl<'h> Graph<'h> {
         self.tensors[of.0].1
     }
 
-    /// Adds `mode` of up to three operands, elementwise.
+    /// Adds `mode` of up to three operands, elementwise. An operand with one element in a dimension has it for all.
     pub fn pointwise(&mut self, mode: Mode, operands: &[Tensor], to: Tensor) -> Result<()> {
         self.pointwise_in(mode, Data::CUDNN_DATA_FLOAT, operands, to)
     }
 
-    /// Adds the elementwise `mode` of operands as a tensor that stays inside of the kernel, with the layout of the first one.
+    /// Adds the elementwise `mode` of operands as a tensor that stays inside of the kernel.
     pub fn with_pointwise(&mut self, mode: Mode, operands: &[Tensor], layout: Layout) -> Result<Tensor> {
         let to = self.inner(layout, Data::CUDNN_DATA_FLOAT)?;
         self.pointwise(mode, operands, to)?;
