@@ -23,10 +23,11 @@ mod tests;
 use std::{
     ffi::OsString,
     io::Write,
+    path::Path,
     sync::{Arc, MutexGuard, OnceLock},
 };
 
-use grammar::{Code, Diagnostic, Source, sarif::Log, visible_text};
+use grammar::{Code, Diagnostic, Source, sarif::Log, shell_word, visible_text};
 
 use allowed::Allowed;
 #[cfg(feature = "launch")]
@@ -147,6 +148,20 @@ impl Session {
     /// Removes the diagnostics about a text that its comments or `hir.toml` allow, and returns their number.
     pub fn remove_allowed(&self, source: &Source, diagnostics: &mut Vec<Diagnostic>) -> usize {
         self.allowed.remove(source, diagnostics)
+    }
+
+    /// Returns how many faults comments, `hir.toml` or a baseline have allowed so far.
+    pub(crate) fn allowed_faults(&self) -> usize {
+        self.allowed.faults()
+    }
+
+    /// Returns the command line of the tool that was started, without its arguments, for messages.
+    pub(crate) fn command_text(&self) -> String {
+        let mut words = self.command_line.start.iter();
+        let Some(program) = words.next() else { return self.tool.to_owned() };
+        let program = Path::new(program).file_name().unwrap_or(program);
+        let words = std::iter::once(program).chain(words.map(OsString::as_os_str));
+        words.map(|it| shell_word(&it.to_string_lossy()).into_owned()).collect::<Vec<_>>().join(" ")
     }
 
     /// Returns warnings about comments of a text that allow nothing. `is_searched` says which codes were looked for.

@@ -61,9 +61,14 @@ impl Summary {
             overlap = found.report(&timeline);
             let gain = |it: &Gain| found.total - it.least(found.total);
             let worth = costs.iter().filter(|it| gain(it) > LEAST_GAIN * found.total);
+            let saved = |without: Option<f64>| without.map_or(0.0, |it| (found.total - it).max(0.0));
             let title = |it: &Gain| {
-                let (time, exposed, gain) = (it.time, it.exposed(), gain(it));
-                format!("{}: {time:.1} µs, {exposed:.1} exposed · hidden, it saves {gain:.1} µs", it.label)
+                let (time, exposed) = (it.time, it.exposed());
+                let (hidden, free) = (saved(it.if_hidden), saved(it.if_free));
+                let name = &it.label;
+                format!(
+                    "{name}: {time:.1} µs, {exposed:.1} exposed · saves {hidden:.1} µs if hidden, {free:.1} µs if free"
+                )
             };
             gains.extend(worth.map(|it| (it.line, title(it))));
             let mut by_rank: FxHashMap<(u32, usize), f64> = FxHashMap::default();

@@ -16,6 +16,9 @@ use crate::{
 /// The word that begins a container.
 const MARKER: &str = "%HostIrContainer";
 
+/// The line that ends a container.
+const END: &str = "} // %HostIrContainer";
+
 /// Returns the error about a text without containers.
 pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
     misspelled_container(source, 0).unwrap_or_else(|| {
@@ -42,6 +45,15 @@ pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
 /// Returns what to do with a text that hir reads elsewhere, or in another form.
 fn other_tool(source: &str) -> Option<&'static str> {
     let text = source.trim_start();
+    if source.contains(END) {
+        return Some(
+            "the begin of the program is missing: copy all of it, from `%HostIrContainer { (inputs) -> (outputs) :` on",
+        );
+    }
+    let first: String = source.chars().take(4).map(|it| raw_byte(it).map_or(it, char::from)).collect();
+    if ["BZh", "\u{fd}7zX", "(\u{b5}/\u{fd}"].iter().any(|it| first.starts_with(it)) {
+        return Some("the text is compressed: decompress it with `bzip2 -d`, `xz -d` or `zstd -d`");
+    }
     if text.starts_with("HloModule") {
         return Some("this is HLO: hir reads StableHLO, which `jax.jit(f).lower(*args).as_text()` writes");
     }

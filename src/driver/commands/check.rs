@@ -211,7 +211,7 @@ fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Resul
         tally.add(Path::new("--set"), screen.fail(Exit::Usage, message));
     }
     if files.len() > 1 && !options.diagnostics.quiet {
-        screen.message(tally.summary());
+        screen.message(tally.summary(screen.session().allowed_faults()));
     }
     report_known(options, &files, tally, screen)
 }
@@ -235,7 +235,10 @@ fn write_files(options: &Options, tally: &Tally, log: &Log, screen: &Reporter) -
             }
             "--junit" => reports::junit(&tally.0, log.findings()),
             "--gitlab" => reports::gitlab(log.findings()),
-            _ => format!("### hir check\n\n{}\n\n{}", tally.summary(), log.table()),
+            _ => {
+                let summary = tally.summary(screen.session().allowed_faults());
+                format!("### hir check\n\n{summary}\n\n{}", log.table())
+            }
         };
         // The summary of a job is one file for all of its steps.
         let written = if option == "--summary" && path != Path::new("-") {
@@ -358,7 +361,8 @@ impl Tally {
         codes.next().or(all.find(|it| *it != Exit::Success)).unwrap_or(Exit::Success)
     }
 
-    fn summary(&self) -> String {
+    /// Describes how many files ended in which way. `allowed` faults were found and not reported.
+    fn summary(&self, allowed: usize) -> String {
         let rest = |it: Exit| !matches!(it, Exit::Success | Exit::Check | Exit::Rejected);
         let parts = [
             (self.count(|it| it == Exit::Success), "without faults"),
@@ -366,8 +370,9 @@ impl Tally {
             (self.count(|it| it == Exit::Rejected), "rejected"),
             (self.count(rest), "not checked"),
         ];
-        let parts: Vec<String> =
-            parts.into_iter().filter(|it| it.0 > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let parts = parts.into_iter().filter(|it| it.0 > 0).map(|(count, what)| format!("{count} {what}"));
+        let allowed = (allowed > 0).then(|| format!("{} allowed", count_text(allowed, "fault")));
+        let parts: Vec<String> = parts.chain(allowed).collect();
         format!("{}: {}", count_text(self.0.len(), "file"), parts.join(", "))
     }
 }

@@ -50,6 +50,9 @@ macro_rules! tool {
     };
 }
 
+/// The tools that only a program with an executor of GPUs has.
+const RUNS: [&str; 4] = ["calibrate", "overlap", "run", "tune"];
+
 /// Returns the tools, by name; each has its own `--help`.
 fn tools() -> Vec<Tool> {
     let mut all = Vec::from([
@@ -107,8 +110,7 @@ fn tools() -> Vec<Tool> {
         },
     });
     // Without an executor of GPUs, a program measures and runs nothing.
-    let runs = |it: &Tool| matches!(it.name, "calibrate" | "overlap" | "run" | "tune");
-    all.retain(|it| backend().is_ok() || !runs(it));
+    all.retain(|it| backend().is_ok() || !RUNS.contains(&it.name));
     all.sort_by_key(|it| it.name);
     all
 }
@@ -161,12 +163,20 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         let shown = arguments.iter().map(|it| escape_control(&it.to_string_lossy()).into());
         let words: Vec<OsString> = std::iter::once("hir".into()).chain(shown).collect();
         let is_file = arguments.first().is_some_and(|it| Path::new(it).is_file());
+        let runs = arguments.first().is_some_and(|it| RUNS.iter().any(|name| it == name));
         let session = Session::of_process("hir", CommandLine { start, arguments });
         if let Some(file) = words.get(1).filter(|_| is_file) {
             let file = file.to_string_lossy();
             let file = shell_word(&file);
             let message = format!(
                 "`{file}` is a file: `hir check {file}` checks it, `hir run {file}` runs it, `hir opt {file}` prints it"
+            );
+            whole().error(ErrorKind::InvalidSubcommand, message).exit();
+        }
+        if let Some(name) = words.get(1).filter(|_| runs) {
+            let name = name.to_string_lossy();
+            let message = format!(
+                "this program was built without `hir {name}`: the package `hir` has it with its default features"
             );
             whole().error(ErrorKind::InvalidSubcommand, message).exit();
         }

@@ -1,6 +1,9 @@
 //! `hir overlap --trace`: what the traces of a job show.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use clap::Parser;
 use grammar::Binding;
@@ -68,6 +71,11 @@ pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         let ranks = read(bytes, traces.len())
             .map_err(|fault| screen.fail(Exit::Rejected, format!("`{name}`: {fault}")))?;
         traces.extend(ranks);
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = traces.iter().find(|it| !seen.insert(it.rank)) {
+        let message = format!("two traces are of rank {}: give one of each rank", twice.rank);
+        return Err(screen.fail(Exit::Rejected, message));
     }
     let job = analyze(&traces);
     for it in &job.notes {

@@ -15,7 +15,10 @@ use std::{
     fmt,
     ops::RangeInclusive,
     path::{self, Path, PathBuf},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use grammar::{Code, Diagnostic, Severity, Source, Span, nearest};
@@ -45,6 +48,8 @@ pub(super) struct Allowed {
     /// The entries that have an effect, by index.
     used_entries: Mutex<BTreeSet<usize>>,
     baseline: Mutex<Option<Baseline>>,
+    /// How many faults were removed.
+    faults: AtomicUsize,
 }
 
 /// A comment that allows codes.
@@ -108,9 +113,17 @@ impl Allowed {
             }
             let is_allowed = !by_entry.is_empty() || by_comment.is_some();
             let mut is_known = || baseline.as_mut().is_some_and(|known| known.takes(source, it));
-            !(is_allowable(it.code) && (is_allowed || is_known()))
+            let removed = is_allowable(it.code) && (is_allowed || is_known());
+            let is_fault = removed && it.severity() == Severity::Error;
+            self.faults.fetch_add(is_fault.into(), Ordering::Relaxed);
+            !removed
         });
         before - diagnostics.len()
+    }
+
+    /// Returns how many faults were allowed so far.
+    pub(super) fn faults(&self) -> usize {
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// Returns warnings about comments of a text that allow nothing: unknown codes, and codes that were looked for and not found.

@@ -243,3 +243,13 @@ fn an_error_of_a_stream_belongs_to_one_session() {
     assert_eq!(finish(OutputStream::to(Full)), Exit::Environment);
     assert_eq!(finish(OutputStream::to(Kept::default())), Exit::Success);
 }
+
+#[test]
+fn a_command_is_shown_as_it_was_started() {
+    let shown = |words: &[&str]| {
+        let start = words.iter().map(OsString::from).collect();
+        Session::of_process("hir-opt", CommandLine { start, ..CommandLine::default() }).command_text()
+    };
+    assert_eq!(shown(&[]), "hir-opt");
+    assert_eq!(shown(&["/opt/my tool", "opt"]), "'my tool' opt");
+}

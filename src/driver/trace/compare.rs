@@ -157,6 +157,7 @@ fn call(plan: &Plan, slice: &Slice, lane: &Lane) -> Call {
     Call {
         name: slice.label.as_str().into(),
         group: group.into(),
+        size: None,
         bytes: bytes.map(|it| it as u64),
         posted: None,
         line: slice.line,

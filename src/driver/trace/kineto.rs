@@ -54,6 +54,8 @@ struct Arguments {
     group: Option<Value>,
     #[serde(rename = "Process Group Description")]
     description: Option<String>,
+    #[serde(rename = "Group size")]
+    size: Option<Value>,
     #[serde(rename = "In msg nelems")]
     elements: Option<Value>,
     dtype: Option<String>,
@@ -206,7 +208,9 @@ impl Call {
         };
         let name = arguments.collective.as_deref().unwrap_or_else(|| short_name(&event.name));
         let bytes = elements.zip(bytes).map(|it| it.0.saturating_mul(it.1));
-        Some(Self { name: texts.share(name), group: texts.share(&group), bytes, posted: None, line: None })
+        let size = arguments.size.and_then(|it| it.as_u64()).and_then(|it| usize::try_from(it).ok());
+        let (name, group) = (texts.share(name), texts.share(&group));
+        Some(Self { name, group, size, bytes, posted: None, line: None })
     }
 }
 

@@ -187,6 +187,14 @@ fn pair(traces: &[RankTrace]) -> (Vec<Collective<'_>>, Vec<String>) {
                 "group {group}: the traces have {counts:?} collectives, and are compared from the end: profile the same steps on all ranks"
             ));
         }
+        let size = members.iter().flat_map(|it| &it.1).find_map(|it| it.collective.as_ref()?.size);
+        if members.len() < size.unwrap_or(2) {
+            let all = size.map_or_else(String::new, |it| format!("{it} "));
+            notes.push(format!(
+                "group {group}: traces of {} of its {all}ranks: transfers may contain waits for the others",
+                members.len()
+            ));
+        }
         for back in (1..=count).rev() {
             let kernels =
                 members.iter().map(|(number, calls)| (*number, calls[calls.len() - back])).collect();

@@ -68,6 +68,7 @@ pub fn parse(bytes: &[u8], first: usize) -> Result<Vec<RankTrace>, TraceError> {
             let collective = is_collective(&it).then(|| Call {
                 name: shared.share(short_name(&name)),
                 group: shared.share(&format!("of stream {}", streams.range(..it.stream).count() + 1)),
+                size: None,
                 bytes: None,
                 posted: posted.get(&it.launch).map(|it| shared.share(it)),
                 line: None,

@@ -35,6 +35,8 @@ pub struct Call {
     pub name: Arc<str>,
     /// The name of its group.
     pub group: Arc<str>,
+    /// The number of ranks of its group.
+    pub size: Option<usize>,
     /// The bytes of its input.
     pub bytes: Option<u64>,
     /// The function that posts it, as `step (train.py)`, if the trace has stacks; `backward` for a thread of autograd.

@@ -54,6 +54,20 @@ fn traces_of_different_lengths_are_compared_from_the_end() -> Result<(), TraceEr
 }
 
 #[test]
+fn ranks_without_a_trace_are_named() -> Result<(), TraceError> {
+    let notes = |texts: &[String]| job(texts).map(|it| it.notes);
+    let of_three = |at: f64| {
+        trace(0, at).replace("\"Group size\": 2", "\"Group size\": 3").replace("\"rank\": 0", "\"rank\": 2")
+    };
+    let said = "group 0 (default_pg): traces of";
+    let of = |it: &str| vec![format!("{said} {it}: transfers may contain waits for the others")];
+    assert_eq!(notes(&[trace(0, 89.0)])?, of("1 of its 2 ranks"));
+    assert_eq!(notes(&[of_three(89.0), trace(1, 700.0)])?, of("2 of its 3 ranks"));
+    assert_eq!(notes(&[trace(0, 89.0).replace("\"Group size\": 2", "\"seq\": 2")])?, of("1 of its ranks"));
+    Ok(())
+}
+
+#[test]
 fn what_is_no_trace_is_refused() {
     let message = |text: &str| parse(text, 0).err().map_or(String::new(), |it| it.to_string());
     assert!(message("{}").contains("export_chrome_trace"));

@@ -92,8 +92,8 @@ impl Processor<'_> {
         {
             self.screen.session().crash_record.disable();
             self.has_reproducer = true;
-            let path = path.display();
-            self.screen.message(format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
+            let (tool, path) = (self.screen.session().command_text(), path.display());
+            self.screen.message(format!("`{tool} --run-reproducer {path}` reproduces this failure"));
         }
     }
 }
