@@ -91,7 +91,7 @@ pub struct InputGenerator {
     pub kind: InputKind,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// The integers of `InputKind::Exact`, and of integer inputs of `InputKind::Random`.
+    /// The integers of `InputKind::Exact`.
     pub exact: ExactRange,
 }
 
@@ -192,6 +192,9 @@ impl InputGenerator {
             (InputKind::Signs, _) if unsigned => 1.0,
             (InputKind::Signs, _) => 1.0 - 2.0 * (bits >> 63) as f64,
             (InputKind::Random, _) if T::FLOAT => 2.0 * to_unit_interval(bits) - 1.0,
+            // Other and larger ones than `Exact` draws, which every integer type holds.
+            (InputKind::Random, _) if unsigned => WIDE.draw(mix(bits)).abs(),
+            (InputKind::Random, _) => WIDE.draw(mix(bits)),
             (InputKind::Negative, _) if T::FLOAT => to_unit_interval(bits) - 1.0,
             (InputKind::Positive, _) if T::FLOAT => 1.0 - to_unit_interval(bits),
             (InputKind::Negative, _) if !unsigned => -self.exact.draw(bits).abs().max(1.0),
@@ -204,6 +207,9 @@ impl InputGenerator {
         }
     }
 }
+
+/// The integers of `InputKind::Random`.
+const WIDE: ExactRange = ExactRange { magnitude: 100, density: 1.0 };
 
 /// Number of elements that a thread generates at a time.
 const CHUNK_LEN: usize = 1 << 16;
@@ -294,7 +300,9 @@ mod tests {
         let random = values(InputKind::Random, 1, DType::Double)?;
         assert!(random.iter().all(|it| (-1.0..1.0).contains(it)));
         assert!((random.iter().sum::<f64>() / 4000.0).abs() < 0.05);
-        assert!(values(InputKind::Random, 1, DType::UInt8)?.iter().all(|it| (0.0..=4.0).contains(it)));
+        assert!(values(InputKind::Random, 1, DType::UInt8)?.iter().all(|it| (0.0..=100.0).contains(it)));
+        let integers = values(InputKind::Random, 1, DType::Int32)?;
+        assert!(integers.contains(&-100.0) && integers.contains(&100.0));
         let bits = values(InputKind::Exact, 1, DType::Bool)?.iter().sum::<f64>();
         assert!((1800.0..2200.0).contains(&bits));
         assert_eq!(

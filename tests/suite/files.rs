@@ -154,6 +154,15 @@ fn names_write_no_lines_of_their_own() -> Result<(), Failed> {
             return Err(format!("{line:?}: {said}").into());
         }
     }
+    // Nor does a name that begins the line.
+    fs::write(folder.join("::error file=x::y.hir"), "no program")?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+    let line = ["check", "--error-format=short", "--", "::error file=x::y.hir"];
+    let output = command.args(line).current_dir(&folder).output_with_timeout()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !said.starts_with("./::error file=x::y.hir:1:") {
+        return Err(format!("{line:?}: {said}").into());
+    }
     Ok(fs::remove_dir_all(&folder)?)
 }
 

@@ -236,7 +236,10 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
 fn many_parts_are_refused() -> Result<(), Failed> {
     let folder = Folder::new("parts")?;
     let path = folder.file("a.hir", &"// -----\n".repeat(100_000))?;
-    expect_exit(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")
+    expect_exit(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")?;
+    // The place of the error is behind the text of its line: printing it did not end.
+    let path = folder.file("returns.hir", &"\r".repeat(100_000))?;
+    expect_exit(&format!("ulimit -t 20; exec $OPT {path}"), 1, "E0103")
 }
 
 /// The time was quadratic in the number of expected errors: 60,000 took 8 s.

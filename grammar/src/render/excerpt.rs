@@ -126,6 +126,8 @@ fn line_label<'d>(
     let (start, end) = (whole(span.start.min(span.end)), whole(span.end));
     let line = lines.line(start as u32);
     let before = source.get(lines.start(line)..start).unwrap_or("").chars().count();
+    // No window has a place behind the text of its line, among carriage returns.
+    let before = before.min(lines.line_text(line, source).chars().count());
     let text = source.get(start..end).unwrap_or_default();
     let marked = text.lines().next().unwrap_or_default().trim_end().chars().take(MAX_UNDERLINE).count();
     LineLabel { line, chars: before..before + marked, message, is_main }

@@ -48,7 +48,7 @@ pub(super) fn render_github(
 /// Returns the command of an error that does not refer to a place in a text, but possibly to a file.
 pub fn github_error(tool: &str, file: Option<&str>, message: &str) -> String {
     let file = file.map_or(String::new(), |it| format!("file={},", property(it)));
-    format!("::error {file}title={}::{}", property(tool), data(message))
+    format!("::error {file}title={}::{}", property(tool), data(&visible_text(message)))
 }
 
 fn command(severity: Severity) -> &'static str {

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 /// each character that reorders the text around it, and of a line end before what GitHub Actions takes for a command, which a file name may
 /// contain. The number of characters stays the same.
 pub fn visible_text(text: &str) -> Cow<'_, str> {
-    let begins_command = |it: &str| ["::", "##["].iter().any(|mark| it.trim_start().starts_with(mark));
     let has_command = || text.split(['\n', '\r']).skip(1).any(begins_command);
     if text.chars().all(|it| visible(it) == it) && !has_command() {
         return Cow::Borrowed(text);
@@ -17,9 +16,15 @@ pub fn visible_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.char_indices().map(shown).collect())
 }
 
-/// As `visible_text`, of the name of a file: its line ends are no lines of the output.
+/// As `visible_text`, of the name of a file, which may begin a line: its line ends are no lines of the output, and it is no command.
 pub fn visible_name(name: &str) -> String {
-    visible_text(name).replace('\n', "\u{240a}")
+    let folder = if begins_command(name) { "./" } else { "" };
+    folder.to_owned() + &visible_text(name).replace('\n', "\u{240a}")
+}
+
+/// Returns whether GitHub Actions takes a line that begins so for a command.
+fn begins_command(line: &str) -> bool {
+    ["::", "##["].iter().any(|mark| line.trim_start().starts_with(mark))
 }
 
 fn visible(letter: char) -> char {
