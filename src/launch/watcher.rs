@@ -8,10 +8,10 @@ use std::{
     fs,
     os::{fd::OwnedFd, unix::process::CommandExt},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use hir_process::interrupt;
+use hir_process::{exit::Exit, interrupt};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -57,7 +57,7 @@ pub(super) fn reports(fault: &LaunchError) -> bool {
     matches!(fault, LaunchError::Gone { rank: 0 }) && is_of_hydra()
 }
 
-fn is_of_hydra() -> bool {
+pub(super) fn is_of_hydra() -> bool {
     std::env::var_os("HYDI_CONTROL_FD").is_some()
 }
 
@@ -66,10 +66,14 @@ pub fn wait_for_loss() -> Option<String> {
     std::env::var_os(VARIABLE)?;
     // Rank 0 reports the signals that all processes receive.
     let _ = interrupt::store_first_signal(&Arc::default());
+    LazyLock::force(&stop::OUTPUT);
     let launch = environment::detect(|name| std::env::var(name).ok()).ok().flatten();
     // The launcher of another host may be the first that kills.
     let local = launch.filter(|it| it.local_size == Some(it.world));
     let first = wait_for_end_of_input(local.as_ref());
+    if stop::launcher_output(Exit::Hang).is_some() {
+        return Some("the launcher has ended".to_owned());
+    }
     let unknown = "the launcher has killed all ranks: the process of one was killed or has ended".to_owned();
     Some(first.map_or(unknown, |rank| LaunchError::Gone { rank }.to_string()))
 }

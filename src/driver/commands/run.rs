@@ -48,7 +48,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 
 fn run_tool(session: &Arc<Session>) -> Exit {
     if let Some(cause) = watcher::wait_for_loss() {
-        session.print(&failed(cause));
+        session.print_end(Exit::Hang, [failed(cause)]);
         return Exit::Hang;
     }
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
