@@ -24,8 +24,11 @@ const VARIABLE: &str = "HIR_WATCHES_RANKS";
 /// Interval between two looks for ranks that the launcher has not started yet.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// The process that watches rank 0. Dropping it ends it.
-pub struct Watcher(Mutex<Option<Child>>);
+/// The process that watches rank 0.
+static STARTED: Mutex<Option<Child>> = Mutex::new(None);
+
+/// Ends the process that watches rank 0 when it is dropped.
+pub struct Watcher(());
 
 impl Watcher {
     /// Lets `command`, which calls `wait_for_loss`, watch this process, if this is rank 0 and its launcher is Hydra. If the
@@ -34,21 +37,23 @@ impl Watcher {
         let is_needed = launch.rank == 0 && is_of_hydra();
         let start =
             |mut it: Command| it.env(VARIABLE, "1").process_group(0).stdin(Stdio::piped()).spawn().ok();
-        Self(Mutex::new(is_needed.then(command).flatten().and_then(start)))
-    }
-
-    /// Ends the process because this one has printed the verdict.
-    pub fn dismiss(&self) {
-        if let Some(mut child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        *started = is_needed.then(command).flatten().and_then(start);
+        Self(())
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.dismiss();
+        dismiss();
+    }
+}
+
+/// Ends the process that watches this one, because this one has printed the verdict.
+pub fn dismiss() {
+    if let Some(mut child) = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 

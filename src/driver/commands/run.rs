@@ -149,11 +149,11 @@ fn run_rank_process(
         command.args(screen.session().command_line.start.iter().skip(1));
         Some(command)
     };
-    let watcher = Arc::new(Watcher::start(launch, command));
-    let (report, over) = (progress.exit_reporter(), Arc::clone(&watcher));
+    let _watcher = Watcher::start(launch, command);
+    let report = progress.exit_reporter();
     let last = move |exit, verdict: &Verdict| {
         report(exit, verdict);
-        over.dismiss();
+        watcher::dismiss();
     };
     rank_process::join(launch, options.timeout_duration(), screen, last, |member| {
         let mut gpu = None;
