@@ -24,7 +24,7 @@ use super::{
     signals::CapturedSignals,
 };
 use hir_executor::RunProgress;
-use hir_plan::{Inst, LOOP_LIMIT, Plan, View, World};
+use hir_plan::{Inst, Plan, View, World};
 
 mod algorithms;
 mod bytes;
@@ -309,7 +309,11 @@ impl Engine {
         let mut condition = [0];
         self.device.read(&mut condition, exit.condition)?;
         match exit.end {
-            None if condition != [0] => Err(ExecutorError::unsupported(self.plan(), inst, LOOP_LIMIT)),
+            None if condition != [0] => {
+                let plan = self.plan();
+                let line = plan.origins[inst.origin as usize].line;
+                Err(ExecutorError::LoopLimit { rank: plan.rank, line, place: plan.location(inst) })
+            }
             end => Ok(end.filter(|_| condition == [0])),
         }
     }

@@ -38,7 +38,7 @@ pub fn exit_code(failure: &JobFailure) -> Exit {
         JobFailure::Executor(fault) => match fault {
             ExecutorError::Environment(_) | ExecutorError::OutOfMemory { .. } => Exit::Environment,
             ExecutorError::Call { .. } => Exit::Device,
-            ExecutorError::Unsupported { .. } => Exit::Rejected,
+            ExecutorError::Unsupported { .. } | ExecutorError::LoopLimit { .. } => Exit::Rejected,
             ExecutorError::Internal(_) => Exit::InternalError,
         },
         JobFailure::OtherRank { exit, .. } => (*exit).into(),

@@ -196,8 +196,7 @@ impl Session {
     pub fn print_end(&self, exit: Exit, lines: impl IntoIterator<Item = Report>) {
         let lines: Vec<Report> = lines.into_iter().collect();
         let text: String = lines.iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();
-        let launcher = stop::launcher_output().filter(|_| exit.is_signal());
-        if launcher.is_none_or(|mut it| it.write_all(text.as_bytes()).is_err()) {
+        if stop::launcher_output(exit).is_none_or(|mut it| it.write_all(text.as_bytes()).is_err()) {
             self.print_all(lines);
         }
     }

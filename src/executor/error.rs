@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use hir_plan::{Inst, Plan};
+use grammar::Code;
+use hir_plan::{Inst, LOOP_LIMIT, Plan};
 
 /// The reason why a plan does not run on the device of this rank.
 #[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -35,6 +36,16 @@ pub enum ExecutorError {
         place: String,
         /// What is not supported.
         message: String,
+    },
+    /// The condition of a loop still holds behind its last iteration.
+    #[error("rank {rank}: {place}: {LOOP_LIMIT}")]
+    LoopLimit {
+        /// The rank.
+        rank: usize,
+        /// The line of the condition.
+        line: u32,
+        /// The line and the iteration, for messages.
+        place: String,
     },
     /// A device has less memory than the program needs.
     #[error("rank {rank}: {message}")]
@@ -90,6 +101,7 @@ impl ExecutorError {
                 it.to_string()
             }
             Self::Unsupported { place, message, .. } => format!("{place}: {message}"),
+            Self::LoopLimit { place, .. } => format!("{}: {place}: {LOOP_LIMIT}", Code::LoopLimit.text()),
             Self::OutOfMemory { message, .. } => message.clone(),
             Self::Environment(_) | Self::Internal(_) => self.to_string(),
         }

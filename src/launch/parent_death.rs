@@ -9,12 +9,15 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use hir_process::exit::Exit;
 
 /// Set to `stdin` for child processes that must end when their standard input closes.
 pub const VARIABLE: &str = "HIR_PARENT_DEATH";
+/// Time for the report.
+const REPORT_WAIT: Duration = Duration::from_secs(2);
 
 /// Starts a thread that ends this process when its standard input closes, if the parent requests that. The
 /// returned flag is set when the parent requests a report.
@@ -30,6 +33,8 @@ pub fn watch(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<Atomic
             while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {
                 report_requested.store(true, Relaxed);
             }
+            // The watchdog notices the end of the launcher too, and reports it.
+            thread::sleep(REPORT_WAIT);
             Exit::Hang.exit_process()
         };
         thread::Builder::new().name("hir-parent".to_owned()).spawn(wait)?;

@@ -8,7 +8,7 @@ use std::{
     io,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use std::{
 use hir_process::{exit::Exit, interrupt};
 use rustix::fs::{Mode, OFlags, open};
 
-use super::{LaunchError, environment, environment::LaunchInfo};
+use super::{LaunchError, environment, environment::LaunchInfo, watcher};
 
 /// Interval between two looks at the launcher.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,6 +42,9 @@ impl Stop {
         interrupt::store_first_signal(&signal)?;
         let chain = launch.and_then(|it| environment::rank_variable(it.launcher)).map(chain_to_launcher);
         let (rank, chain) = (launch.map_or(0, |it| it.rank), chain.unwrap_or_default());
+        if rank == 0 {
+            LazyLock::force(&OUTPUT);
+        }
         Ok(Self { rank, signal, chain, looked: Mutex::new(Instant::now()) })
     }
 
@@ -72,17 +75,28 @@ impl Stop {
     }
 }
 
-/// Opens the standard output of a launcher that forwards nothing from its processes once it has received a signal, as PRRTE, the `mpirun`
-/// of Open MPI 5. Returns `None` for others, and where the launcher is on another host.
-pub fn launcher_output() -> Option<File> {
-    std::env::var_os("PRTE_LAUNCHED")?;
+/// The standard output of the launcher, and the processes of which one is the parent of the other until the launcher ends. `None` where
+/// the launcher is on another host.
+pub(super) static OUTPUT: LazyLock<Option<(File, u32, u32)>> = LazyLock::new(|| {
     let launch = environment::detect(|name| std::env::var(name).ok()).ok()??;
-    let (_, launcher) = *chain_to_launcher(environment::rank_variable(launch.launcher)?).last()?;
+    let (child, launcher) = *chain_to_launcher(environment::rank_variable(launch.launcher)?).last()?;
+    // Hydra has a process between the launcher and the ranks.
+    let above = parent_of(launcher).filter(|_| watcher::is_of_hydra());
+    let (child, launcher) = above.map_or((child, launcher), |it| (launcher, it));
     let path = format!("/proc/{launcher}/fd/1");
     let is_shown = fs::read_link(&path).is_ok_and(|it| it != Path::new("/dev/null"));
     // A pipe without a reader is not waited for.
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    is_shown.then(|| open(path.as_str(), flags, Mode::empty()).ok()).flatten().map(File::from)
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = is_shown.then(|| open(path.as_str(), flags, Mode::empty()).ok()).flatten()?;
+    Some((file.into(), child, launcher))
+});
+
+/// Returns the standard output of a launcher that forwards nothing from its processes any more: it has ended or, as PRRTE, the `mpirun`
+/// of Open MPI 5, has received the signal with which a job exits.
+pub fn launcher_output(exit: Exit) -> Option<&'static File> {
+    let (file, child, launcher) = OUTPUT.as_ref()?;
+    let is_silent = exit.is_signal() && std::env::var_os("PRTE_LAUNCHED").is_some();
+    (is_silent || parent_of(*child) != Some(*launcher)).then_some(file)
 }
 
 /// Returns the processes from this one to the child of the launcher, each with its parent.

@@ -8,10 +8,10 @@ use std::{
     fs,
     os::{fd::OwnedFd, unix::process::CommandExt},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use hir_process::interrupt;
+use hir_process::{exit::Exit, interrupt};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -24,8 +24,11 @@ const VARIABLE: &str = "HIR_WATCHES_RANKS";
 /// Interval between two looks for ranks that the launcher has not started yet.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// The process that watches rank 0. Dropping it ends it.
-pub struct Watcher(Mutex<Option<Child>>);
+/// The process that watches rank 0.
+static STARTED: Mutex<Option<Child>> = Mutex::new(None);
+
+/// Ends the process that watches rank 0 when it is dropped.
+pub struct Watcher(());
 
 impl Watcher {
     /// Lets `command`, which calls `wait_for_loss`, watch this process, if this is rank 0 and its launcher is Hydra. If the
@@ -34,21 +37,23 @@ impl Watcher {
         let is_needed = launch.rank == 0 && is_of_hydra();
         let start =
             |mut it: Command| it.env(VARIABLE, "1").process_group(0).stdin(Stdio::piped()).spawn().ok();
-        Self(Mutex::new(is_needed.then(command).flatten().and_then(start)))
-    }
-
-    /// Ends the process because this one has printed the verdict.
-    pub fn dismiss(&self) {
-        if let Some(mut child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        *started = is_needed.then(command).flatten().and_then(start);
+        Self(())
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.dismiss();
+        dismiss();
+    }
+}
+
+/// Ends the process that watches this one, because this one has printed the verdict.
+pub fn dismiss() {
+    if let Some(mut child) = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
@@ -57,7 +62,7 @@ pub(super) fn reports(fault: &LaunchError) -> bool {
     matches!(fault, LaunchError::Gone { rank: 0 }) && is_of_hydra()
 }
 
-fn is_of_hydra() -> bool {
+pub(super) fn is_of_hydra() -> bool {
     std::env::var_os("HYDI_CONTROL_FD").is_some()
 }
 
@@ -66,10 +71,14 @@ pub fn wait_for_loss() -> Option<String> {
     std::env::var_os(VARIABLE)?;
     // Rank 0 reports the signals that all processes receive.
     let _ = interrupt::store_first_signal(&Arc::default());
+    LazyLock::force(&stop::OUTPUT);
     let launch = environment::detect(|name| std::env::var(name).ok()).ok().flatten();
     // The launcher of another host may be the first that kills.
     let local = launch.filter(|it| it.local_size == Some(it.world));
     let first = wait_for_end_of_input(local.as_ref());
+    if stop::launcher_output(Exit::Hang).is_some() {
+        return Some("the launcher has ended".to_owned());
+    }
     let unknown = "the launcher has killed all ranks: the process of one was killed or has ended".to_owned();
     Some(first.map_or(unknown, |rank| LaunchError::Gone { rank }.to_string()))
 }

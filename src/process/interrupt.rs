@@ -1,13 +1,11 @@
 //! Handles signals that stop a tool (SIGINT, SIGTERM, SIGHUP) or request a report of its progress (SIGUSR1).
 //!
 //! After the first signal, the tool reports its progress and writes its pending results; the second signal
-//! ends the process immediately, unless it follows within `SAME`: Slurm sends two at the limit of time. A signal that was ignored when the process started, for example by `nohup`,
-//! stays ignored.
+//! ends the process immediately, unless it follows within `SAME`: Slurm sends two at the limit of time. A signal that was ignored
+//! when the process started, for example by `nohup`, stays ignored.
 
 use std::{
-    fs,
-    io::{self, Read},
-    os::unix::net::UnixStream,
+    fs, io,
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -34,39 +32,47 @@ const SAME: Duration = Duration::from_millis(500);
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The stopping signal that came before `watch` and `store_first_signal`, or 0. The first access registers the handlers.
-static EARLY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| {
-    let first = Arc::new(AtomicUsize::new(0));
+/// The last stopping signal, or 0, and whether a further one ends the process. The first access registers the handlers.
+static RECEIVED: LazyLock<(Arc<AtomicUsize>, Arc<AtomicBool>)> = LazyLock::new(|| {
+    let (received, ends_now) = <(Arc<AtomicUsize>, Arc<AtomicBool>)>::default();
     for signal in not_ignored() {
         // If a handler cannot be set up, the signal ends the process without a line.
-        let _ = flag::register_usize(signal, Arc::clone(&first), signal as usize);
+        let code = Exit::from_signal(signal) as i32;
+        let _ = flag::register_conditional_shutdown(signal, code, Arc::clone(&ends_now));
+        let _ = flag::register_usize(signal, Arc::clone(&received), signal as usize);
     }
-    first
+    (received, ends_now)
 });
 /// Interval between two looks at it.
-const EARLY_INTERVAL: Duration = Duration::from_millis(10);
-/// Whether one of them handles signals.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Whether `watch` or `store_first_signal` handles signals.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the first stopping signal for `end_until_watched`. A program calls it before `main`: the loader takes most of the time
 /// until then.
 pub extern "C" fn keep_first_signal() {
-    LazyLock::force(&EARLY);
+    LazyLock::force(&RECEIVED);
 }
 
-/// Calls `tell` at the first stopping signal and ends the process, until `watch` or `store_first_signal` handle signals.
+/// Calls `tell` at the first stopping signal and ends the process, until `watch` or `store_first_signal` handle signals. From then on,
+/// lets the signals after `SAME` end the process.
 pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
     // A tool whose process may start no thread does not start. A pipe, as `Signals` has, would need files that it may not have.
     let _ = thread::Builder::new().name("hir-start".to_owned()).spawn(move || {
-        while !IS_WATCHED.load(Relaxed) {
-            let signal = EARLY.load(Relaxed) as i32;
-            if signal != 0 {
-                tell(signal);
-                let _writers = atomic_file::block_writers();
-                Exit::from_signal(signal).exit_process()
+        let (received, ends_now) = &*RECEIVED;
+        let signal = loop {
+            match received.load(Relaxed) as i32 {
+                0 => thread::sleep(LOOK_INTERVAL),
+                signal => break signal,
             }
-            thread::sleep(EARLY_INTERVAL);
+        };
+        if !IS_WATCHED.load(Relaxed) {
+            tell(signal);
+            let _writers = atomic_file::block_writers();
+            Exit::from_signal(signal).exit_process()
         }
+        thread::sleep(SAME);
+        ends_now.store(true, Relaxed);
     });
 }
 
@@ -75,12 +81,12 @@ pub fn signal_name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// Stores the number of the first stopping signal in `stopped`; the second one ends the process immediately.
+/// Stores the number of the first stopping signal in `stopped`.
 ///
 /// # Errors
 /// Returns the error of the operating system.
 pub fn store_first_signal(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
-    for signal in register_stopping_signals()? {
+    for signal in not_ignored() {
         flag::register_usize(signal, Arc::clone(stopped), signal as usize)?;
     }
     take_over();
@@ -103,7 +109,7 @@ pub fn watch(
     report: impl Fn() + Send + 'static,
     mut end: impl FnMut(i32) -> bool + Send + 'static,
 ) -> io::Result<()> {
-    let mut signals = Signals::new(register_stopping_signals()?.into_iter().chain([SIGUSR1]))?;
+    let mut signals = Signals::new(not_ignored().chain([SIGUSR1]))?;
     take_over();
     thread::Builder::new().name("hir-signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
@@ -133,28 +139,9 @@ pub fn watch(
     Ok(())
 }
 
-/// Returns the signals that stop this process, and registers a handler that ends the process at the second of
-/// them.
-fn register_stopping_signals() -> io::Result<Vec<i32>> {
-    let again = Arc::new(AtomicBool::new(false));
-    let signals: Vec<i32> = not_ignored().collect();
-    let (mut first, to_first) = UnixStream::pair()?;
-    for signal in &signals {
-        flag::register_conditional_shutdown(*signal, Exit::from_signal(*signal) as i32, Arc::clone(&again))?;
-        low_level::pipe::register(*signal, to_first.try_clone()?)?;
-    }
-    thread::Builder::new().name("hir-again".to_owned()).spawn(move || {
-        if first.read_exact(&mut [0]).is_ok() {
-            thread::sleep(SAME);
-            again.store(true, Relaxed);
-        }
-    })?;
-    Ok(signals)
-}
-
 /// Ends what `end_until_watched` does, unless a signal came before: then it ends the process.
 fn take_over() {
-    if EARLY.load(Relaxed) == 0 {
+    if RECEIVED.0.load(Relaxed) == 0 {
         IS_WATCHED.store(true, Relaxed);
     }
 }

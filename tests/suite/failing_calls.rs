@@ -48,7 +48,9 @@ pub fn trials() -> Vec<Trial> {
     };
     let without_algorithms =
         Trial::test("failing_calls::a_product_needs_no_algorithm", a_product_needs_no_algorithm);
-    vec![trial(0), trial(1), without_algorithms.with_ignored_flag(emulator::is_missing())]
+    let limit = Trial::test("failing_calls::the_limit_of_a_loop_has_a_code", the_limit_of_a_loop_has_a_code);
+    let others = [without_algorithms, limit].map(|it| it.with_ignored_flag(emulator::is_missing()));
+    [trial(0), trial(1)].into_iter().chain(others).collect()
 }
 
 fn each_call_may_fail(rank: usize) -> Result<(), Failed> {
@@ -113,6 +115,23 @@ fn a_product_needs_no_algorithm() -> Result<(), Failed> {
     let report = String::from_utf8_lossy(&output.stdout);
     let words = ["runs on a generic kernel: cuBLASLt has no algorithm for it", "equal to the simulator"];
     if output.status.success() && words.iter().all(|it| report.contains(it)) {
+        Ok(())
+    } else {
+        Err(format!("{output:?}").into())
+    }
+}
+
+/// A loop whose condition holds until its limit fails as in the simulator.
+fn the_limit_of_a_loop_has_a_code() -> Result<(), Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.args(["tests/cases/while/limit.hir", "--input", "T0=2x1xf32=1 1", "--device=cuda", "--ranks=2"]);
+    let output = command.current_dir(ROOT).envs(emulator::environment()?).output_with_timeout()?;
+    let report = String::from_utf8_lossy(&output.stdout);
+    let verdict = report.lines().last().unwrap_or_default();
+    if output.status.code() == Some(1)
+        && verdict.starts_with("[FAILED] ")
+        && verdict.contains(": E0413: line ")
+    {
         Ok(())
     } else {
         Err(format!("{output:?}").into())

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -367,7 +367,7 @@ fn no_rank_outlives_its_launcher() -> Result<(), Failed> {
     }
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{script} wait")]).env("HIR", env!("CARGO_BIN_EXE_hir-run"));
-    let mut launcher = command.current_dir(ROOT).spawn()?;
+    let mut launcher = command.current_dir(ROOT).stdout(Stdio::piped()).spawn()?;
     thread::sleep(Duration::from_secs(2));
     launcher.kill()?;
     launcher.wait()?;
@@ -379,9 +379,14 @@ fn no_rank_outlives_its_launcher() -> Result<(), Failed> {
     let codes: Vec<String> =
         fs::read_dir(&folder)?.filter_map(|it| fs::read_to_string(it.ok()?.path()).ok()).collect();
     fs::remove_dir_all(&folder)?;
-    if codes.len() == 6 && codes.iter().all(|it| it.trim() == "4") {
+    // Rank 0 of each job has opened it.
+    let mut said = String::new();
+    launcher.stdout.take().ok_or("no standard output")?.read_to_string(&mut said)?;
+    let verdicts =
+        said.lines().filter(|it| it.starts_with("[FAILED] ") && it.ends_with("its launcher has ended"));
+    if codes.len() == 6 && codes.iter().all(|it| it.trim() == "4") && verdicts.count() == 2 {
         Ok(())
     } else {
-        Err(format!("{codes:?}").into())
+        Err(format!("{codes:?}\n{said}").into())
     }
 }

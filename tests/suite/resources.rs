@@ -320,7 +320,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
         let (output, temporary) = (output.display(), temporary.display());
         format!("TMPDIR={temporary} exec $HIR reduce {program} --oracle 'cmd:{command}' -o {output}")
     };
-    expect_exit(&format!("ulimit -n 10; {}", line("true")), 6, "cannot run `true`: Too many open files")?;
+    expect_exit(&format!("ulimit -n 6; {}", line("true")), 6, "cannot run `true`: Too many open files")?;
     // The folder of the candidates disappears after some tests.
     let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
     expect_exit(&line(after_some), 6, "No such file or directory")?;

@@ -48,7 +48,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 
 fn run_tool(session: &Arc<Session>) -> Exit {
     if let Some(cause) = watcher::wait_for_loss() {
-        session.print(&failed(cause));
+        session.print_end(Exit::Hang, [failed(cause)]);
         return Exit::Hang;
     }
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
@@ -149,11 +149,11 @@ fn run_rank_process(
         command.args(screen.session().command_line.start.iter().skip(1));
         Some(command)
     };
-    let watcher = Arc::new(Watcher::start(launch, command));
-    let (report, over) = (progress.exit_reporter(), Arc::clone(&watcher));
+    let _watcher = Watcher::start(launch, command);
+    let report = progress.exit_reporter();
     let last = move |exit, verdict: &Verdict| {
         report(exit, verdict);
-        over.dismiss();
+        watcher::dismiss();
     };
     rank_process::join(launch, options.timeout_duration(), screen, last, |member| {
         let mut gpu = None;

@@ -14,7 +14,7 @@ use crate::session::{CommandLine, Session};
 #[cfg(feature = "launch")]
 use crate::session::{Report, Verdict};
 #[cfg(feature = "launch")]
-use hir_launch::environment;
+use hir_launch::{environment, watcher};
 use hir_process::{exit::Exit, expected_panic, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
@@ -41,6 +41,7 @@ pub fn start_tool(
             "hir-run" => {
                 let exit = Exit::from_signal(signal);
                 early.print_end(exit, [Report::Verdict(Verdict::of(exit, text))]);
+                watcher::dismiss();
             }
             _ => drop(writeln!(io::stderr(), "{tool}: [STOPPED] {text}")),
         }

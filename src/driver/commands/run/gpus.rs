@@ -21,11 +21,12 @@ use crate::{
     session::Report,
     tool::progress::Progress,
 };
+use grammar::Code;
 use hir_executor::{
     Executor, ExecutorError, Machine, ProcessGroup, RankDevice, TuneOptions, WarmUp, backend,
 };
 use hir_launch::job_rank::JobRank;
-use hir_plan::World;
+use hir_plan::{LOOP_LIMIT, World};
 use hir_process::exit::FailureExit;
 use hir_sim::{Schedule, SimError};
 use hir_tensor::data::Data;
@@ -259,7 +260,14 @@ fn run_on_engine(
         measures_times: options.timelines.is_requested(),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(Report::Note(note)))
-        .inspect_err(|failure| abort_job(member, failure))?;
+        .inspect_err(|failure| abort_job(member, failure))
+        .map_err(|failure| match failure {
+            JobFailure::Executor(ExecutorError::LoopLimit { rank, line, place }) => {
+                let (code, message) = (Some(Code::LoopLimit), LOOP_LIMIT.to_owned());
+                task.fault(SimError::Program { code, rank, line, place, message }, None)
+            }
+            other => other,
+        })?;
     progress.iter().for_each(Progress::finish);
     // From here on no rank waits for another: a failure determines the exit code of all ranks, and the job
     // continues.

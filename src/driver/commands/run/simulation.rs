@@ -171,7 +171,7 @@ impl Simulation<'_> {
                 Err(fault) => {
                     self.task.print_unwritten_warnings(&reads);
                     say(Report::Note(format!("schedule {schedule}")));
-                    return Err(self.task.fault(fault, &self.input_spec));
+                    return Err(self.task.fault(fault, Some(&self.input_spec)));
                 }
             };
             reads.add(world, &outcome.notes, &schedule, self.task.prepared.sources.len());

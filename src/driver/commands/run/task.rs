@@ -124,7 +124,7 @@ impl Task<'_> {
     }
 
     /// Returns the failure for a fault of a simulated run, and where it has a code, the statement and the inputs behind it.
-    pub fn fault(&self, fault: SimError, inputs: &InputSpec) -> JobFailure {
+    pub fn fault(&self, fault: SimError, inputs: Option<&InputSpec>) -> JobFailure {
         let SimError::Program { code: Some(code), rank, line, .. } = fault else {
             return RunError::from(fault).into();
         };
@@ -132,7 +132,8 @@ impl Task<'_> {
         let source = &sources[rank.min(sources.len() - 1)];
         let span = source.line_or_header(line);
         let mut it = Diagnostic::new(code, span, fault.to_string(), "fails with the values of this run");
-        let generated = inputs.generated_behind_indices(self.world, rank, line);
+        let generated =
+            inputs.map_or_else(Vec::new, |it| it.generated_behind_indices(self.world, rank, line));
         if !generated.is_empty() {
             let names = grammar::list_text(generated.iter().map(|it| format!("`{it}`")), 3, "and");
             it = it.note(format!(
