@@ -62,6 +62,7 @@ pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
         let (received, ends_now) = &*RECEIVED;
         let signal = loop {
             match received.load(Relaxed) as i32 {
+                0 if IS_WATCHED.load(Relaxed) => thread::sleep(SAME),
                 0 => thread::sleep(LOOK_INTERVAL),
                 signal => break signal,
             }
