@@ -100,8 +100,8 @@ pub(crate) fn range_of(op: Op, to: DType) -> Bounds {
     }
 }
 
-/// Returns bounds of the first operand on which an operator gives a number within bounds; `number` is the second operand.
-pub(crate) fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bounds> {
+/// Returns bounds of the first operand on which an operator gives a number within bounds.
+pub(crate) fn need_of(op: Op, need: Bounds) -> Option<Bounds> {
     let Bounds { low, high, least } = need;
     let (magnitude, is_free) = (high.min(-low), least == 0.0);
     let exponential = |log: fn(f64) -> f64| {
@@ -122,7 +122,7 @@ pub(crate) fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bound
             let most = if low.max(least) > 0.0 { low.max(least).powi(-2) } else { f64::INFINITY };
             Some(Bounds { low: 0.0, high: most, least: high.powi(-2).max(LEAST) })
         }
-        Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0), number)?.over(-1.0)),
+        Op::Reciprocal if low < 0.0 && high <= 0.0 => Some(need_of(op, need.over(-1.0))?.over(-1.0)),
         Op::Reciprocal if low < 0.0 => {
             let most = if is_free { f64::INFINITY } else { least.recip() };
             Some(Bounds { least: magnitude.recip().max(NORMAL), ..within(most) })
@@ -131,22 +131,9 @@ pub(crate) fn need_of(op: Op, need: Bounds, number: Option<f64>) -> Option<Bound
             let most = if low.max(least) > 0.0 { low.max(least).recip() } else { f64::INFINITY };
             Some(Bounds { low: 0.0, high: most, least: high.recip().max(NORMAL) })
         }
-        Op::Pow if high > 0.0 => {
-            let exponent = number.filter(|it| *it != 0.0 && is_free)?;
-            let (of_low, of_high) = (low.max(0.0).powf(exponent.recip()), high.powf(exponent.recip()));
-            if exponent > 0.0 {
-                return Some(Bounds::new(of_low, of_high));
-            }
-            let most = if low > 0.0 { of_low } else { f64::INFINITY };
-            Some(Bounds { low: 0.0, high: most, least: of_high.max(NORMAL) })
-        }
         Op::Abs if low <= 0.0 => Some(Bounds { least, ..within(high) }),
         Op::Relu if low <= 0.0 && is_free => Some(Bounds::new(f64::NEG_INFINITY, high)),
-        Op::Tanh | Op::Sigmoid | Op::Sin | Op::Cos | Op::Erf | Op::Atan | Op::Asinh
-            if need.has(within(1e3)) =>
-        {
-            Some(ANY)
-        }
+        Op::Tanh | Op::Sigmoid | Op::Sin | Op::Cos | Op::Erf if need.has(within(1e3)) => Some(ANY),
         _ => None,
     }
 }

@@ -136,11 +136,25 @@ impl<'a> Call<'a> {
 
     fn values(&self) -> Computed<Values> {
         let data = self.of.outs[self.result].1.indices().map(|index| self.element(&index));
-        let data = data.collect::<Computed<_>>()?;
+        let data: Values = data.collect::<Computed<_>>()?;
         // A rank computes with all that it holds, unless the operator selects.
         let is_used = |it: &Reader<'_>| self.of.stmt.op == Op::Pad || !it.used.borrow().contains(&false);
         let why = "its operands have elements on which the result does not depend";
-        require(self.operands.iter().all(is_used), why).map(|()| data)
+        require(self.operands.iter().all(is_used), why)?;
+        // A gradient with the logarithms of sums of the same scores has no exponential above 1.
+        let mut of_stmt = self.of.args.iter().zip(&self.operands);
+        let logarithms = of_stmt.find(|it| self.of.stmt.get(attr::LOGSUM_EXP) == Some(it.0.0));
+        match (&self.algebra.recorder, logarithms) {
+            (Some(of), None) if (self.of.stmt.op, self.result) == (Op::Sdpa, 1) => {
+                of.borrow_mut().attentions.insert(self.attention(0, &data));
+            }
+            (Some(of), Some((_, it))) if of.borrow().attentions.contains(&self.attention(1, it.values)) => {
+                let made = || Made::By(Op::SdpaBwd, self.to, Vec::new());
+                data.iter().for_each(|it| self.algebra.record(it.form, made));
+            }
+            _ => {}
+        }
+        Ok(data)
     }
 
     /// Returns an element of the result, by its index in the whole tensor.
@@ -246,15 +260,16 @@ impl<'a> Call<'a> {
 
     /// Returns what an operator gives in the type of the result, which may have less numbers than those of the operands.
     fn narrowed(&self, it: Element) -> Element {
-        match self.to {
-            DType::Half if self.converted_types().any(|it| it != Some(DType::Half)) => {
-                self.algebra.narrowed(it, "conversion to half precision")
+        let part = |it: DType| it.part().unwrap_or(it);
+        let has = |of: fn(DType) -> bool| self.converted_types().flatten().any(|it| of(part(it)));
+        let name = match part(self.to) {
+            DType::Half if has(|it| it != DType::Half) => "conversion to half precision",
+            DType::Float | DType::BFloat if has(|it| it == DType::Double) => {
+                "conversion from double precision"
             }
-            DType::Float | DType::BFloat if self.converted_types().any(|it| it == Some(DType::Double)) => {
-                self.algebra.narrowed(it, "conversion from double precision")
-            }
-            to => self.algebra.in_range(it, to),
-        }
+            to => return self.algebra.in_range(it, to),
+        };
+        self.algebra.narrowed(it, name)
     }
 
     /// Returns whether an operand has elements of inputs.
@@ -268,8 +283,10 @@ impl<'a> Call<'a> {
         let (op, def) = (self.of.stmt.op, self.of.stmt.op.def());
         let value = self.algebra.apply((op, &self.types, self.result), all);
         let is_elementwise = def.class == OpClass::Elementwise;
-        let is_partial = !is_total(op) && matches!(self.to.class(), Class::Float | Class::Complex);
-        if is_elementwise || !is_partial || self.takes_attention() {
+        // Numbers of 8 bits have a small limit.
+        let is_limited = self.to.class() == Class::SmallFloat;
+        let is_partial = is_limited || !(is_total(op) || self.to.is_integral());
+        if is_elementwise || !is_partial {
             let forms = all.iter().filter(|_| is_elementwise).map(|it| it.form);
             self.algebra.record(value.form, || Made::By(op, self.to, forms.collect()));
         }
@@ -278,16 +295,14 @@ impl<'a> Call<'a> {
         self.narrowed(if is_partial { self.algebra.partial(value, def.mnemonic) } else { value })
     }
 
-    /// Returns whether a gradient of attention takes logarithms of sums that an attention gives, so that no exponential in it is above 1.
-    fn takes_attention(&self) -> bool {
-        let of_stmt = self.of.args.iter().zip(&self.operands);
-        let mut logarithms = of_stmt.filter(|it| self.of.stmt.get(attr::LOGSUM_EXP) == Some(it.0.0));
-        let is_given =
-            |of: &Recorder, it: &Element| matches!(of.made_of(it.form), Some(Made::By(Op::Sdpa, ..)));
-        let is_all = |it: &Values| {
-            self.algebra.recorder.iter().all(|of| it.iter().all(|it| is_given(&of.borrow(), it)))
-        };
-        logarithms.next().is_some_and(|it| is_all(it.1.values))
+    /// Returns a number for the scores of an attention and for the logarithms of their sums.
+    fn attention(&self, query: usize, logarithms: &[Element]) -> u64 {
+        let (stmt, forms) = (self.of.stmt, |it: &[Element]| it.iter().map(|it| it.form).collect::<Vec<_>>());
+        let options = [attr::IS_CAUSAL, attr::SCALE].map(|key| stmt.get(key).map(|it| self.of.value(it)));
+        let place = |key| self.of.args.iter().position(|it| stmt.get(key) == Some(it.0));
+        let scores = [Some(query), Some(query + 1), place(attr::BIAS), place(attr::MASK)];
+        let scores = scores.map(|at| self.operands.get(at?).map(|it| (&it.part.held, forms(it.values))));
+        self.algebra.drawn(("attention", format!("{options:?}"), scores, forms(logarithms)))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {

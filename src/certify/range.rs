@@ -45,13 +45,15 @@ pub(crate) struct Recorder {
     made: Vec<(Form, Made)>,
     operands: usize,
     shifted: FxHashMap<Form, Shifted>,
+    /// The scores of attentions, with the logarithms of their sums.
+    pub(crate) attentions: FxHashSet<u64>,
     /// By limit of numbers: what has to be below it.
     limited: FxHashMap<Form, (f64, FxHashSet<Form>)>,
-    /// Whether a type has less than 24 bits, is half, has more range than single precision, and is a float of 8 bits.
+    /// Whether a type has less than 24 bits, is half, has more range than single precision, and is complex or a float of 8 bits.
     is_coarse: bool,
     has_half: bool,
     has_double: bool,
-    has_bytes: bool,
+    has_others: bool,
 }
 
 impl Recorder {
@@ -142,7 +144,7 @@ impl Recorder {
         self.is_coarse |= of.and_then(DType::significand_bits).is_some_and(|it| it < 24);
         self.has_half |= of == Some(DType::Half);
         self.has_double |= of == Some(DType::Double);
-        self.has_bytes |= of.is_some_and(|it| it.class() == Class::SmallFloat);
+        self.has_others |= of.is_some_and(|it| matches!(it.class(), Class::SmallFloat | Class::Complex));
     }
 
     /// Returns the conditions on the inputs, by their names, on which all of these faults are finite, and at most this magnitude as the inputs
@@ -153,8 +155,8 @@ impl Recorder {
         inputs: &[String],
         magnitude: f64,
     ) -> Option<Vec<String>> {
-        // Numbers of double precision are larger than what is taken for finite here.
-        if self.has_bytes || self.has_double && magnitude < 1.0 {
+        // Complex numbers have no order, and numbers of double precision are larger than what is taken for finite here.
+        if self.has_others || self.has_double && magnitude < 1.0 {
             return None;
         }
         let mut needs = Needs::new();
@@ -186,8 +188,7 @@ impl Recorder {
                 Made::By(_, to, _) if to.class() == Class::Bool => need.has(TRUTH).then_some(())?,
                 Made::By(_, _, all) if all.is_empty() => need.has(any).then_some(())?,
                 Made::By(op, to, all) => {
-                    let number = all.get(1).and_then(|it| self.number(*it));
-                    let own = need_of(*op, need.meet(within(largest(*to))), number)?;
+                    let own = need_of(*op, need.meet(within(largest(*to))))?;
                     self.need(&mut needs, *all.first()?, own)?;
                 }
             }
