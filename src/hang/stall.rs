@@ -159,8 +159,8 @@ fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall
         let receive = pair.receive_of(send);
         let call = Call { rank: from, at: pair.sends[send] };
         let meets = pair.receives.get(receive).map(|it| Call { rank: to, at: *it });
-        let meets = meets.filter(|it| !job.record(*it).done);
-        // A send behind an earlier call of its rank does not wait: the receive that it meets waits for that call, or both are behind earlier ones.
+        let meets = meets.filter(|it| !job.record(*it).done && earlier_open(job, group, *it, from).is_none());
+        // A send behind an earlier call of its rank does not wait: the receive that it meets waits for that call.
         if meets.is_none() || earlier_open(job, group, call, to).is_none() {
             found.push(pair_stall(job, at, (send, receive), call, to));
         }
