@@ -86,7 +86,7 @@ pub(crate) fn is_whole(job: &Job<'_>, rank: Rank) -> bool {
     })
 }
 
-/// Returns the positions up to which two lanes agree, and whether they differ there. Dumps without what has completed lack collectives, not the messages of
+/// Returns the positions up to which two lanes agree, and whether they differ there. Dumps without what has completed lack calls, but not the messages of
 /// batches: what is missing is told by the numbers of records.
 pub(crate) fn agreement(
     job: &Job<'_>,
@@ -99,9 +99,10 @@ pub(crate) fn agreement(
         let (one, two) = (own.tokens[mine], other.tokens[theirs]);
         let numbers = (job.record(*a).number, job.record(*b).number);
         let is_same = one.without_gap() == two.without_gap();
+        let is_left_out = |it: &Call| job.record(*it).batch != Batch::Member;
         match numbers.0.cmp(&numbers.1) {
-            Ordering::Less if by_number && one.peer.is_none() => mine += 1,
-            Ordering::Greater if by_number && two.peer.is_none() => theirs += 1,
+            Ordering::Less if by_number && is_left_out(a) => mine += 1,
+            Ordering::Greater if by_number && is_left_out(b) => theirs += 1,
             Ordering::Equal | Ordering::Less | Ordering::Greater
                 if is_same && (!by_number || numbers.0 == numbers.1) =>
             {

@@ -8,6 +8,8 @@
 
 mod context;
 
+use std::collections::BTreeSet;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -39,6 +41,9 @@ const LEAST_WITHOUT: f64 = 2.0;
 /// By how many calls of context the likeliest change is better than one of another rank; by less if neither is much better than none.
 const MARGIN: f64 = 1.0;
 const SMALL_MARGIN: f64 = 0.5;
+
+/// The token of no call.
+const NONE: u32 = u32::MAX;
 
 /// A part of what is called at once: a collective, or a message of a batch.
 #[derive(Clone, Copy)]
@@ -95,19 +100,17 @@ struct Outcome {
     reached: Vec<usize>,
     /// The lanes that wait for none whose log ends, and those whose calls others do not make.
     stuck: Vec<usize>,
-    /// The number of collectives that meet although they differ, and of those that are at different places.
+    /// The number of collectives that meet although they differ.
     differing: usize,
-    apart: usize,
+    /// The lanes of collectives that meet at different places of the program.
+    apart: Vec<usize>,
 }
 
 /// Finds the rank, and what it did.
 pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     let logs = &job.records.ranks;
     let calls: usize = logs.iter().map(|it| it.records.len()).sum();
-    // Without stacks, calls of several places look alike.
-    let is_known = |rank: &Rank| {
-        job.records.log(*rank).is_some_and(|it| it.has_stacks && !it.only_active && !it.from_log)
-    };
+    let is_known = |rank: &Rank| job.records.log(*rank).is_some_and(|it| !it.only_active && !it.from_log);
     if calls > MAX_CALLS
         || logs.len() * job.records.groups.len() > MAX_COUNTERS
         || !job.world.iter().all(is_known)
@@ -116,12 +119,12 @@ pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     }
     let lanes = Lanes::new(job);
     let before = lanes.execute(None);
-    if before.stuck.is_empty() && before.differing == 0 {
-        return None;
-    }
-    let corpus = Corpus::new(&lanes.all);
+    // What all have come to may still show that one of them was elsewhere.
+    let meets_apart = before.stuck.is_empty() && before.differing == 0;
+    let suspects = if meets_apart { &before.apart } else { &before.stuck };
+    let corpus = Corpus::new(&lanes.all, |lane, at| lanes.before(lane, at));
     let mut found: Vec<Candidate> = Vec::new();
-    for &lane in before.stuck.iter().take(MAX_RANKS) {
+    for &lane in suspects.iter().take(MAX_RANKS) {
         found.extend(lanes.candidates(&corpus, lane, before.reached[lane]));
     }
     found.sort_by(|a, b| b.likeness.total_cmp(&a.likeness));
@@ -129,7 +132,8 @@ pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
         let mut items = lanes.all[it.lane].clone();
         exchanged(&mut items, it.at, it.change, it.put.clone());
         let outcome = lanes.execute(Some((it.lane, &items)));
-        (outcome.stuck.is_empty() && outcome.differing == 0).then_some((outcome.apart, it))
+        let is_apart = meets_apart && !outcome.apart.is_empty();
+        (outcome.stuck.is_empty() && outcome.differing == 0 && !is_apart).then_some((outcome.apart.len(), it))
     };
     let meeting: Vec<(usize, Candidate)> = found.into_iter().take(MAX_TRIED).filter_map(meets).collect();
     let (apart, best) =
@@ -214,8 +218,9 @@ impl<'j> Lanes<'j> {
         let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); count];
         let mut met: FxHashMap<Meeting, (Op, usize)> = FxHashMap::default();
         let mut wrong = vec![false; count];
-        let mut meets_wrong = vec![false; count];
-        let mut outcome = Outcome { reached: vec![0; count], stuck: Vec::new(), differing: 0, apart: 0 };
+        let mut apart = BTreeSet::new();
+        let mut outcome =
+            Outcome { reached: vec![0; count], stuck: Vec::new(), differing: 0, apart: Vec::new() };
         // Whether another lane has to come to something first, and which.
         let waits = |at: usize,
                      next: &[Vec<Option<u32>>],
@@ -275,9 +280,12 @@ impl<'j> Lanes<'j> {
                                 Some(_) => self.differ(&other, op),
                             };
                             outcome.differing += usize::from(is_wrong);
-                            wrong[at] |= is_wrong && !item.is_done;
-                            meets_wrong[first] |= is_wrong && !item.is_done;
-                            outcome.apart += usize::from(op.peer.is_none() && other.site != op.site);
+                            if is_wrong && !item.is_done {
+                                (wrong[at], wrong[first]) = (true, true);
+                            }
+                            if op.peer.is_none() && other.site != op.site {
+                                apart.extend([at, first]);
+                            }
                         }
                     }
                     if wrong[at]
@@ -306,8 +314,17 @@ impl<'j> Lanes<'j> {
                 }
             }
         }
-        outcome.stuck = (0..count).filter(|it| is_open[*it] || meets_wrong[*it]).collect();
+        outcome.stuck = (0..count).filter(|it| is_open[*it] || wrong[*it]).collect();
+        outcome.apart = apart.into_iter().collect();
         outcome
+    }
+
+    /// Returns the tokens of the two calls before a position; `NONE` is before the begin of a log that has lost nothing.
+    fn before(&self, lane: usize, at: usize) -> Option<[u32; 2]> {
+        let token = |at: usize| self.all[lane][at].token;
+        let is_whole = self.job.records.ranks[lane].lost == 0;
+        let second = token(at.checked_sub(1)?);
+        Some([at.checked_sub(2).map(token).or_else(|| is_whole.then_some(NONE))?, second])
     }
 
     fn differ(&self, one: &Op, other: &Op) -> bool {
@@ -335,25 +352,29 @@ impl<'j> Lanes<'j> {
                     found.push(Candidate { lane, at, change, like, put, likeness });
                 }
             };
-            let is_last = at + 1 == items.len();
-            if !is_last {
+            // At the end of a log, a loop may be left for the first time: only another call at the same line is not that.
+            let is_new = |it: &Item| {
+                !corpus.is_shared(it.token) && items[..at].iter().all(|before| before.token != it.token)
+            };
+            let is_end = at + 1 == items.len() || items[at..].iter().all(is_new);
+            // One call behind it may be the first of a part that the program seldom has.
+            if at + 2 < items.len() {
                 add(Change::Without, None, None);
             }
             for by in (1..4).filter(|by| items.get(at + by).is_some_and(|it| it.token != items[at].token)) {
                 add(Change::Exchanged(by), None, None);
             }
-            let Some(before) = at.checked_sub(2) else { continue };
-            let key = [items[before].token, items[before + 1].token];
+            let Some(key) = self.before(lane, at) else { continue };
             for (of, place) in corpus.after.get(&key).into_iter().flat_map(|it| it.values()) {
                 let like = &self.all[*of][*place];
                 let Some(put) = self.as_of(like, lane).filter(|it| it.token != items[at].token) else {
                     continue;
                 };
-                // At the end of a log, a loop may be left for the first time: only another call at the same line is not that.
-                if !is_last {
+                if !is_end {
                     add(Change::With, Some(like.call), Some(put.clone()));
                 }
-                if !is_last || put.ops[0].site == items[at].ops[0].site {
+                let is_place = items[at].ops[0].site != 0 && put.ops[0].site == items[at].ops[0].site;
+                if !is_end || is_place {
                     add(Change::Instead, Some(like.call), Some(put));
                 }
             }

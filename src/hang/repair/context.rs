@@ -24,7 +24,8 @@ pub(super) struct Corpus {
 }
 
 impl Corpus {
-    pub(super) fn new(lanes: &[Vec<Item>]) -> Self {
+    /// `before` returns the two calls before a position of a lane.
+    pub(super) fn new(lanes: &[Vec<Item>], before: impl Fn(usize, usize) -> Option<[u32; 2]>) -> Self {
         let mut corpus =
             Self { runs: FxHashMap::default(), own: FxHashMap::default(), after: FxHashMap::default() };
         for (lane, items) in lanes.iter().enumerate() {
@@ -38,13 +39,17 @@ impl Corpus {
                     }
                     *corpus.own.entry((hash, lane)).or_default() += 1;
                 }
-                if let Some(before) = at.checked_sub(2) {
-                    let key = [items[before].token, items[before + 1].token];
+                if let Some(key) = before(lane, at) {
                     corpus.after.entry(key).or_default().entry(items[at].token).or_insert((lane, at));
                 }
             }
         }
         corpus
+    }
+
+    /// Whether several ranks make a call.
+    pub(super) fn is_shared(&self, token: u32) -> bool {
+        self.runs.get(&extended(0, token)).is_some_and(|it| it.ranks > 1)
     }
 
     /// Returns the runs of a lane that overlap one of their length with the call at a place, each with how often.

@@ -103,7 +103,6 @@ fn edited(job: &Job) -> Twins {
     let count = times[made.rank].iter().filter(is_made).count();
     // A call of which the rank has no record, since it is the last one or waits for a communicator, or that looks like another one: it may be about to
     // make it.
-    let is_at_end = job.program.calls(made.rank).last().is_some_and(|it| it.0 == made.at);
     let end = job.program.calls(made.rank).nth(count).map(|it| it.0);
     let mut stops = [made.at]
         .into_iter()
@@ -112,8 +111,10 @@ fn edited(job: &Job) -> Twins {
     if stops.any(|it| is_twin(job, &shown, &it)) {
         found.kinds.push(Fault::StuckHost);
     }
-    // One more call at the end, which the other ranks may be about to make.
-    if made.fault == Fault::OneMore && is_at_end && branch.makers.len() > 1 {
+    // One more call at the end, which the other ranks may be about to make. Without stacks, one before may look like it.
+    let last = job.program.calls(made.rank).last().filter(|_| made.fault == Fault::OneMore);
+    let at_end = last.and_then(|it| plant(&job.program, made.fault, made.rank, it.0, made.choice));
+    if branch.makers.len() > 1 && at_end.is_some_and(|it| is_twin(job, &shown, &it)) {
         found.other_rank = Some((Fault::Healthy, made.rank));
         return found;
     }
