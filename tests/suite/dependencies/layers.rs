@@ -489,7 +489,7 @@ const CUDA: &[Layer] = &[
     ("links", BEFORE),
     ("comm signals kernels memory", BEFORE),
     ("graph", BEFORE),
-    ("matmul", BEFORE),
+    ("cudnn matmul", BEFORE),
     ("library_state", BEFORE),
     ("executable progress", BEFORE),
     ("engine", BEFORE),
