@@ -97,6 +97,11 @@ impl AttentionLibrary for Attentions {
         })
     }
 
+    fn launches(&self, _: &AttentionTask) -> usize {
+        // The kernels of PyTorch, and copies of the results.
+        16
+    }
+
     fn issue(&self, task: &AttentionTask, stream: u64) -> Result<(), ExecutorError> {
         Python::attach(|py| self.0.call_method1(py, "issue", (task_row(task), stream)).map(drop))
             .map_err(|fault| ExecutorError::Environment(fault.to_string()))

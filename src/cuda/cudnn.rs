@@ -15,6 +15,7 @@ use handle::Handle;
 mod attention;
 mod graph;
 mod handle;
+mod limits;
 mod parts;
 
 /// The first version whose gradients need no memory that the caller has cleared.
@@ -24,6 +25,10 @@ const WRONG_VERSIONS: [usize; 2] = [91000, 91001];
 
 /// Alignment of tensors, in bytes.
 const ALIGNMENT: usize = 16;
+/// The most bytes of workspace; hir's own kernels take at most half of it.
+const MOST_WORKSPACE: usize = 2 << 30;
+/// The kernels that a plan launches, at most.
+const LAUNCHES: usize = 8;
 
 /// cuDNN for attentions on the GPU whose context was current when it was made.
 pub(super) struct CudnnAttention {
@@ -39,7 +44,8 @@ struct Plans {
     known: Vec<(AttentionTask, Result<Arc<Plan>>)>,
 }
 
-// SAFETY: the pointers are to objects of cuDNN, which any thread may use, one at a time; the mutex of `CudnnAttention` sees to that.
+// SAFETY: the pointers are to objects of cuDNN, which any thread may use, one at a time; the mutex of `CudnnAttention` sees to that. Callers have
+// made the GPU's context current on their thread, as for all calls of this package.
 unsafe impl Send for Plans {}
 
 impl CudnnAttention {
@@ -47,7 +53,7 @@ impl CudnnAttention {
     ///
     /// # Errors
     /// cuDNN is missing, or of a version that is too old or known to be wrong.
-    pub fn new() -> Result<Option<Self>> {
+    pub fn new(capability: i32) -> Result<Option<Self>> {
         let named = std::env::var_os("HIR_CUDNN");
         if named.as_deref().is_some_and(|it| it == "none") {
             return Ok(None);
@@ -63,7 +69,7 @@ impl CudnnAttention {
                 title(version, &library.path)
             )));
         }
-        let handle = Handle::new(library, version)?;
+        let handle = Handle::new(library, version, capability)?;
         let title = title(version, &library.path);
         Ok(Some(Self { title, plans: Mutex::new(Plans { handle, known: Vec::new() }) }))
     }
@@ -79,6 +85,7 @@ impl CudnnAttention {
         task: &AttentionTask,
         use_it: impl FnOnce(&Handle, &Plan) -> Result<R>,
     ) -> Result<R> {
+        limits::check(task)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let form = form(task);
         let at = match plans.known.iter().position(|it| it.0 == form) {
@@ -97,7 +104,17 @@ impl CudnnAttention {
 impl AttentionLibrary for CudnnAttention {
     fn prepare(&self, task: &AttentionTask) -> Result<usize> {
         let first = parts::of(task).next().unwrap_or_else(|| task.clone());
-        self.with_plan(&first, |_, plan| Ok(plan.workspace()))
+        let bytes = self.with_plan(&first, |_, plan| Ok(plan.workspace()))?;
+        if bytes > MOST_WORKSPACE {
+            return Err(ExecutorError::Environment(format!(
+                "cuDNN would need {bytes} bytes besides its tensors"
+            )));
+        }
+        Ok(bytes)
+    }
+
+    fn launches(&self, task: &AttentionTask) -> usize {
+        parts::of(task).count() * LAUNCHES
     }
 
     fn issue(&self, task: &AttentionTask, stream: u64) -> Result<()> {
@@ -121,6 +138,7 @@ fn title(version: usize, path: &str) -> String {
 fn make_plan(handle: &Handle, task: &AttentionTask) -> Result<Plan> {
     let mut graph = Graph::new(handle);
     if task.is_gradient {
+        limits::check_gradient(task, handle.version, handle.capability)?;
         attention::gradient(&mut graph, task)?;
     } else {
         attention::forward(&mut graph, task)?;

@@ -159,7 +159,11 @@ pub(super) fn lower(
     let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, main_stream)?;
-    let attention = libraries.attention_of(plan);
+    let attention = libraries.attention_of(plan, device.capability);
+    // A file that the user names is used, or the program does not run.
+    if let (Err(fault), true) = (&attention, std::env::var_os("HIR_CUDNN").is_some()) {
+        return Err(fault.clone());
+    }
     let cublaslt = &mut libraries.cublaslt;
     let mut builder =
         ExecutableBuilder::new(device, plan, memory, comms, cublaslt, epoch_address, logical_streams)?;

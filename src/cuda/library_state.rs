@@ -28,17 +28,23 @@ impl LibraryState {
         Self { attention, ..Self::default() }
     }
 
-    /// Returns the library for the attentions of a plan; `None` if it has none. The context of the GPU has to be current.
+    /// Returns the library for the attentions of a plan on a GPU of a compute capability; `None` if it has none. The context of the GPU has to be
+    /// current.
     ///
     /// # Errors
     /// The process has no library, and cuDNN cannot be used.
-    pub fn attention_of(&mut self, plan: &Plan) -> Result<Option<Arc<dyn AttentionLibrary>>> {
+    pub fn attention_of(
+        &mut self,
+        plan: &Plan,
+        capability: i32,
+    ) -> Result<Option<Arc<dyn AttentionLibrary>>> {
         let is_attention =
             |it: &InstKind| matches!(it, InstKind::Attention(_) | InstKind::AttentionGradient(_));
         if self.attention.is_some() || !plan.code.iter().any(|it| is_attention(&it.kind)) {
             return Ok(self.attention.clone());
         }
-        let cudnn = self.cudnn.get_or_insert_with(|| Ok(CudnnAttention::new()?.map(Arc::new))).clone()?;
+        let cudnn =
+            self.cudnn.get_or_insert_with(|| Ok(CudnnAttention::new(capability)?.map(Arc::new))).clone()?;
         Ok(cudnn.map(|it| it as Arc<dyn AttentionLibrary>))
     }
 

@@ -13,6 +13,9 @@ pub trait AttentionLibrary: Send + Sync {
     /// The library does not compute the task.
     fn prepare(&self, task: &AttentionTask) -> Result<usize, ExecutorError>;
 
+    /// Returns the maximum number of kernels and copies that a task launches.
+    fn launches(&self, task: &AttentionTask) -> usize;
+
     /// Issues a task on a stream, a handle of the vendor's library. The stream may be one that is captured, after a first call that was not.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use std::{
 };
 
 use hir_process::{exit::Exit, interrupt};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, open};
 
 use super::{LaunchError, environment, environment::LaunchInfo, watcher};
 
@@ -95,8 +95,17 @@ pub(super) static OUTPUT: LazyLock<Option<(File, u32, u32)>> = LazyLock::new(|| 
 /// of Open MPI 5, has received the signal with which a job exits.
 pub fn launcher_output(exit: Exit) -> Option<&'static File> {
     let (file, child, launcher) = OUTPUT.as_ref()?;
-    let is_silent = exit.is_signal() && std::env::var_os("PRTE_LAUNCHED").is_some();
-    (is_silent || parent_of(*child) != Some(*launcher)).then_some(file)
+    // What is written by way of two descriptions of one file may be overwritten.
+    let own = fstat(io::stdout()).ok()?;
+    if fstat(file).is_ok_and(|it| (it.st_dev, it.st_ino) == (own.st_dev, own.st_ino)) {
+        return None;
+    }
+    (kills_at_once(exit) || parent_of(*child) != Some(*launcher)).then_some(file)
+}
+
+/// Returns whether the launcher ends its processes as soon as one exits with a code: PRRTE, after a signal.
+pub fn kills_at_once(exit: Exit) -> bool {
+    exit.is_signal() && std::env::var_os("PRTE_LAUNCHED").is_some()
 }
 
 /// Returns the processes from this one to the child of the launcher, each with its parent.

@@ -44,7 +44,7 @@ static RECEIVED: LazyLock<(Arc<AtomicUsize>, Arc<AtomicBool>)> = LazyLock::new(|
     (received, ends_now)
 });
 /// Interval between two looks at it.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// Whether `watch` or `store_first_signal` handles signals.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
@@ -62,7 +62,7 @@ pub fn end_until_watched(tell: impl Fn(i32) + Send + 'static) {
         let (received, ends_now) = &*RECEIVED;
         let signal = loop {
             match received.load(Relaxed) as i32 {
-                0 if IS_WATCHED.load(Relaxed) => thread::sleep(SAME),
+                0 if IS_WATCHED.load(Relaxed) => thread::sleep(10 * LOOK_INTERVAL),
                 0 => thread::sleep(LOOK_INTERVAL),
                 signal => break signal,
             }

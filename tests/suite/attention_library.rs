@@ -17,16 +17,20 @@ const PROGRAMS: [&str; 3] = [
     "tests/cases/ops/attention-masked-row.hir",
 ];
 
+/// Attentions that cuDNN does not compute.
+const REFUSED: &str = "tests/cases/cuda/attention-of-no-library.hir";
+
 /// What a run prints if cuDNN has computed an attention.
 const TITLE: &str = "# cuDNN 9.19.0 (";
 /// What it prints if hir's kernels have, because cuDNN failed.
 const NOTE: &str = "no library computes the attention: ";
 
 pub fn trials() -> Vec<Trial> {
-    let all: [(&str, fn() -> Result<(), Failed>); 3] = [
+    let all: [(&str, fn() -> Result<(), Failed>); 4] = [
         ("equal_the_simulator", equal_the_simulator),
         ("calls_may_fail", calls_may_fail),
         ("other_versions", other_versions),
+        ("others_are_refused", others_are_refused),
     ];
     all.into_iter()
         .map(|(name, check)| {
@@ -72,28 +76,40 @@ fn calls_may_fail() -> Result<(), Failed> {
             Some(0) if text.contains(NOTE) && text.contains(&function) => noted += 1,
             // What cannot be freed is lost.
             Some(0) if function == "cudnnBackendDestroyDescriptor" => {}
-            Some(5) if text.contains(&function) => failed += 1,
+            Some(5 | 6) if text.contains(&function) => failed += 1,
             code => return Err(format!("{function}: {code:?}\n{text}").into()),
         }
     }
-    if noted >= 5 && failed >= 2 { Ok(()) } else { Err(format!("{noted} noted, {failed} failed").into()) }
+    if noted >= 4 && failed >= 3 { Ok(()) } else { Err(format!("{noted} noted, {failed} failed").into()) }
 }
 
 fn other_versions() -> Result<(), Failed> {
-    // (the version, the program, words of the note)
+    // (the version, the program, the exit code, words of the note or the verdict)
     let cases = [
-        ("90500", PROGRAMS[0], "cuDNN 9.5.0 ("),
-        ("91000", PROGRAMS[0], "neither 9.10.0 nor 9.10.1"),
-        ("91400", PROGRAMS[1], "gradients of multiples of 128 keys only"),
+        ("90500", PROGRAMS[0], 6, "cuDNN 9.5.0 ("),
+        ("91000", PROGRAMS[0], 6, "neither 9.10.0 nor 9.10.1"),
+        ("91400", REFUSED, 0, "a multiple of 128 keys"),
     ];
-    cases.iter().try_for_each(|(version, program, words)| {
+    cases.iter().try_for_each(|(version, program, code, words)| {
         let output = run(program, &[("HIR_EMULATED_CUDNN", version)])?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let note = text.lines().find(|it| it.contains(NOTE)).unwrap_or_default();
-        if output.status.success() && note.contains(words) {
+        if output.status.code() == Some(*code) && text.contains(words) {
             Ok(())
         } else {
             Err(format!("version {version}: {output:?}").into())
         }
     })
+}
+
+/// What cuDNN does not compute, hir's kernels do.
+fn others_are_refused() -> Result<(), Failed> {
+    let output = run(REFUSED, &[])?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words =
+        ["its scale -0.5 is not a positive number", "a multiple of 128 keys", "equal to the simulator"];
+    if output.status.success() && words.iter().all(|it| text.contains(it)) {
+        Ok(())
+    } else {
+        Err(format!("{output:?}").into())
+    }
 }

@@ -6,11 +6,7 @@ use cudarc::cudnn::sys::{
 
 use super::graph::{Graph, Layout, Tensor, of_dtype};
 use crate::{ExecutorError, Result};
-use hir_executor::AttentionTask;
-
-/// The largest version whose gradients are wrong unless the number of keys is a multiple of `KEYS` (cudnn-frontend adds a mask there).
-const LAST_VERSION_OF_WHOLE_TILES: usize = 91500;
-const KEYS: i64 = 128;
+use hir_executor::{AttentionTask, DeviceTensor};
 
 /// Adds `softmax(scale · query · keysᵀ) · values`.
 pub(super) fn forward(graph: &mut Graph<'_>, task: &AttentionTask) -> Result<()> {
@@ -48,12 +44,6 @@ pub(super) fn gradient(graph: &mut Graph<'_>, task: &AttentionTask) -> Result<()
     let dtype = of_dtype(task.tensors[0].dtype)?;
     let query = graph.operand(query, |it| it)?;
     let key = graph.operand(key, Layout::transposed)?;
-    let keys = graph.layout(key).shape[3];
-    if graph.handle.version <= LAST_VERSION_OF_WHOLE_TILES && keys % KEYS != 0 {
-        return Err(ExecutorError::Environment(format!(
-            "this version of cuDNN computes gradients of multiples of {KEYS} keys only"
-        )));
-    }
     let [value, out, of_out] = [
         graph.operand(value, Layout::transposed)?,
         graph.operand(out, |it| it)?,
@@ -92,7 +82,7 @@ pub(super) fn gradient(graph: &mut Graph<'_>, task: &AttentionTask) -> Result<()
 }
 
 /// Returns four tensors of a task from an index on, with their indices.
-fn operands(task: &AttentionTask, first: usize) -> Result<[(usize, &hir_executor::DeviceTensor); 4]> {
+fn operands(task: &AttentionTask, first: usize) -> Result<[(usize, &DeviceTensor); 4]> {
     let found: Vec<_> = task.tensors.iter().enumerate().skip(first).take(4).collect();
     found.try_into().map_err(|_| too_few())
 }
@@ -130,7 +120,7 @@ fn by_heads(
     graph: &mut Graph<'_>,
     first: Tensor,
     second: Tensor,
-    to: (usize, &hir_executor::DeviceTensor),
+    to: (usize, &DeviceTensor),
     dtype: Data,
 ) -> Result<()> {
     let to = graph.operand(to, |it| it)?;

@@ -56,7 +56,7 @@ enum Memory {
 
 /// A graph that is being made.
 pub(super) struct Graph<'h> {
-    pub handle: &'h Handle,
+    handle: &'h Handle,
     tensors: Vec<(Descriptor, Layout)>,
     /// With the numbers of their tensors.
     memory: Vec<(usize, Memory)>,
@@ -260,15 +260,15 @@ impl<'h> Graph<'h> {
         let configurations = (0..count).map(new).collect::<Result<Vec<_>>>()?;
         let count = heuristic.fill(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, &configurations)?;
         let mut found = Err(ExecutorError::Environment("cuDNN has no kernel for it".to_owned()));
-        for configuration in configurations.iter().take(count) {
-            found = plan_of(handle, configuration);
+        for configuration in configurations.into_iter().take(count) {
+            found = plan_of(handle, &configuration).map(|plan| (plan, configuration));
             if found.is_ok() {
                 break;
             }
         }
-        let plan = found?;
+        let (plan, configuration) = found?;
         let needed = plan.number(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)?.max(0) as usize;
-        Ok(Plan { plan, memory: self.memory, parts: self.parts, needed })
+        Ok(Plan { plan, _configuration: configuration, memory: self.memory, parts: self.parts, needed })
     }
 }
 
@@ -293,6 +293,8 @@ pub(super) fn of_dtype(dtype: DType) -> Result<Data> {
 /// A compiled graph.
 pub(super) struct Plan {
     plan: Descriptor,
+    /// The plan may refer to it.
+    _configuration: Descriptor,
     /// The tensors in memory, with their numbers.
     memory: Vec<(usize, Memory)>,
     /// Bytes of the tensors in the workspace, which come first.

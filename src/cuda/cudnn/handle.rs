@@ -17,15 +17,17 @@ pub(super) struct Handle {
     raw: sys::cudnnHandle_t,
     /// Major version times 10000, minor version times 100, and patch level.
     pub version: usize,
+    /// The compute capability of the GPU: 90 for 9.0.
+    pub capability: i32,
 }
 
 impl Handle {
     /// Creates a handle for the GPU whose context is current.
-    pub fn new(library: &'static Cudnn, version: usize) -> Result<Self> {
+    pub fn new(library: &'static Cudnn, version: usize, capability: i32) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is to a live handle, and a context is current.
         library.check("cudnnCreate", unsafe { (library.cudnnCreate)(&raw mut raw) })?;
-        Ok(Self { library, raw, version })
+        Ok(Self { library, raw, version, capability })
     }
 
     /// Creates a descriptor, which is not finalized.

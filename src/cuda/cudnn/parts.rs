@@ -1,6 +1,6 @@
 //! The parts of a task that follow each other, so that the scores that gradients keep in memory are few.
 
-use hir_executor::{AttentionTask, DeviceTensor};
+use hir_executor::AttentionTask;
 
 use super::ALIGNMENT;
 
@@ -25,22 +25,21 @@ fn extents_of_part(task: &AttentionTask) -> [usize; 2] {
     let [sequences, groups] = extents(task);
     let [query, key, ..] = &task.tensors[..] else { return [sequences, groups] };
     // Each part has to be aligned as the whole is.
-    let is_aligned = |it: &DeviceTensor| {
-        let heads = it.strides[1] * it.shape[1] / groups.max(1);
-        [it.strides[0], heads].iter().all(|stride| (stride * it.dtype.size()).is_multiple_of(ALIGNMENT))
+    let may_split = |dim: usize| {
+        task.tensors.iter().all(|it| {
+            let step = it.strides[dim] * if dim == 1 { it.shape[1] / groups.max(1) } else { 1 };
+            (step * it.dtype.size()).is_multiple_of(ALIGNMENT)
+        })
     };
-    if !task.tensors.iter().all(is_aligned) {
-        return [sequences, groups];
-    }
     // cuDNN keeps scores of 2 bytes.
     let of_group = query.shape[1] / groups.max(1) * query.shape[2] * key.shape[2] * 2;
     let fitting = |all: usize, bytes: usize| {
         (1..=all).rev().find(|it| all.is_multiple_of(*it) && it * bytes <= MAX_SCORES)
     };
-    match fitting(sequences, groups * of_group) {
-        Some(batch) => [batch, groups],
-        None => [1, fitting(groups, of_group).unwrap_or(1)],
-    }
+    let batch = if may_split(0) { fitting(sequences, groups * of_group).unwrap_or(1) } else { sequences };
+    let fits = batch * groups * of_group <= MAX_SCORES;
+    let heads = if fits || !may_split(1) { groups } else { fitting(groups, batch * of_group).unwrap_or(1) };
+    [batch, heads]
 }
 
 /// Returns the part from a sequence and a group of heads on.
@@ -61,6 +60,7 @@ fn part(task: &AttentionTask, start: [usize; 2], extents_of_part: [usize; 2]) ->
 #[cfg(test)]
 mod tests {
     use grammar::DType;
+    use hir_executor::DeviceTensor;
 
     use super::*;
 

@@ -59,8 +59,7 @@ impl Command {
             Self::WaitOnHost(_) | Self::NoOp | Self::ReadOutputs => 0,
             // A kernel and its ordering behind the communicator's last one.
             Self::NcclGroup(_) => 4,
-            // Its kernels, and copies of the results.
-            Self::Attention(..) => 16,
+            Self::Attention(library, task) => library.launches(task),
             Self::Memset { .. }
             | Self::Copy { .. }
             | Self::Copy2d(_)

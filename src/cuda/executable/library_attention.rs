@@ -35,7 +35,9 @@ impl ExecutableBuilder<'_> {
             Ok(Some(it)) => it,
             Ok(None) => return Ok(false),
             Err(why) => {
-                self.note(site, format_args!("no library computes the attention: {why}"));
+                if !self.notes.iter().any(|it| it.ends_with(&why)) {
+                    self.note(site, format_args!("no library computes the attention: {why}"));
+                }
                 return Ok(false);
             }
         };
@@ -90,7 +92,12 @@ fn task(
         return Ok(None);
     }
     let batch = query.shape.len() - 2;
-    let shares_keys = batch > 0 && key.shape[batch - 1] > 1 && key.strides[batch - 1] == 0;
+    let is_shared = |it: &View| batch > 0 && it.shape[batch - 1] > 1 && it.strides[batch - 1] == 0;
+    let shares_keys = is_shared(key);
+    // Gradients of keys that the program itself repeats are those of each head.
+    if is_shared(value) != shares_keys || gradient.is_some_and(|it| it.shares_keys != shares_keys) {
+        return Ok(None);
+    }
     let heads = 1 + usize::from(shares_keys);
     let keys = |it: &View| if shares_keys { without(it, batch - 1) } else { it.clone() };
     let mut wanted =
@@ -210,7 +217,9 @@ mod tests {
         let bias = Some(scores.clone());
         let fewer_rows = it.query.narrow(4, 0, 4);
         let apart = View { strides: vec![0, 1000, 300, 128, 16, 1], ..it.query.clone() };
+        let of_each_head = View::contiguous(3, it.value.shape.clone());
         for other in [
+            Attention { value: of_each_head, ..it.clone() },
             Attention { bias, ..it.clone() },
             Attention { mask: Some(scores), ..it.clone() },
             Attention { first_row: 1, ..it.clone() },

@@ -342,6 +342,11 @@ API Status cudnnBackendExecute(Handle* handle, const Descriptor* plan, const Des
       }
       if (!is_mapped(at, tensor.bytes())) return refuse("a tensor is not in GPU memory");
       if (reinterpret_cast<uintptr_t>(at) % 16 != 0) return refuse("a tensor is not aligned to 16 bytes");
+      // The matrices of keys are transposed; logarithms of sums have one column.
+      if (tensor.dims[3] > 1 && tensor.strides[3] != 1 && tensor.strides[2] != 1) return refuse("rows are not contiguous");
+      for (size_t dim = 0; dim < 4; ++dim) {
+        if (tensor.dims[dim] > 1 && tensor.strides[dim] == 0) return refuse("an element stands for several");
+      }
       run.memory[tensor.id] = at;
     }
   }

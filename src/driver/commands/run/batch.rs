@@ -220,7 +220,7 @@ impl BatchProgress {
         move |exit, verdict| {
             count.report_exit(exit, true);
             // This launcher kills the process before a file is complete.
-            if exit.is_signal() && stop::launcher_output(exit).is_some() {
+            if stop::kills_at_once(exit) {
                 return;
             }
             let now = count.files.get(count.started.load(Relaxed).saturating_sub(1));
