@@ -18,6 +18,7 @@ use crate::{
     departure::{self, Departure},
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
+    numbers,
     peers::{WrongPeer, differ, uneven, usual_size, wrong_peer},
     queues::{Call, Job, Lane, Queue, same_collective},
     record::{Batch, GroupId, Rank, Record},
@@ -226,8 +227,11 @@ fn depart(job: &Job<'_>, stalls: &[Stall], causes: &mut Vec<Cause>) {
     let is_crossed = matches!(first, Cause::Crossed(_));
     let counted = || census::find(job).filter(is_named).filter(|_| named.is_none() || is_crossed);
     let by_habit = || departure::by_habit(job, &suspects(job, stalls, first)).filter(is_named);
+    let numbered = || numbers::find(job).filter(is_named);
     let repaired = || repair::find(job).filter(|_| named.is_none());
-    let Some(found) = found.or_else(counted).or_else(by_habit).or_else(repaired) else { return };
+    let Some(found) = found.or_else(counted).or_else(numbered).or_else(by_habit).or_else(repaired) else {
+        return;
+    };
     if named.is_some() && found.how == divergence::How::Other {
         return;
     }

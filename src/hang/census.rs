@@ -123,7 +123,7 @@ fn unlike(
         Some(numbers) => like.len() > 1 && numbers.iter().all(|it| *it == numbers[0]),
         None => like.len() >= MIN_OTHERS,
     };
-    let count = Count { rank: at.rank, kind, own: *own, usual, at: *at };
+    let count = Count { rank: at.rank, kind: Some(kind), own: *own, usual, at: *at };
     is_even.then_some((count, like))
 }
 

@@ -27,11 +27,11 @@ pub(crate) struct Departure {
     pub(crate) count: Option<Count>,
 }
 
-/// The numbers of calls of a rank and of all others in groups of a kind, before a call of the rank and those that meet it.
+/// The numbers of calls of a rank and of all others in groups of a kind, or of records in all, before a call of the rank and those that meet it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     pub(crate) rank: Rank,
-    pub(crate) kind: u32,
+    pub(crate) kind: Option<u32>,
     pub(crate) own: usize,
     pub(crate) usual: usize,
     pub(crate) at: Call,
@@ -232,7 +232,7 @@ pub(crate) fn aligned_before(job: &Job<'_>, count: Count, like: &[Call]) -> Opti
             (_, false) => ((end + 1).checked_sub(steps + 1)?, place + 1 - steps.min(place + 1).max(1)),
         };
         let (one, lane) = if is_less { (usual, &theirs) } else { (mine, &own) };
-        let is_it = lane.tokens[one].group == count.kind;
+        let is_it = Some(lane.tokens[one].group) == count.kind;
         // A call that only changes its place is behind the collective on one side.
         let after =
             |of: &Lane, from: usize| of.tokens[from + 1..].iter().map(Token::without_gap).collect::<Vec<_>>();

@@ -54,6 +54,7 @@ pub mod host;
 mod json;
 mod lane;
 mod nccl;
+mod numbers;
 mod order;
 mod peers;
 mod pickle;

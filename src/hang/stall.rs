@@ -159,9 +159,15 @@ fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall
         let receive = pair.receive_of(send);
         let call = Call { rank: from, at: pair.sends[send] };
         let meets = pair.receives.get(receive).map(|it| Call { rank: to, at: *it });
-        let meets = meets.filter(|it| !job.record(*it).done && earlier_open(job, group, *it, from).is_none());
+        let meets = meets.filter(|it| !job.record(*it).done);
+        let is_behind = earlier_open(job, group, call, to).is_some();
+        // Both ends behind earlier messages of the two ranks wait for these.
+        let meets_behind = meets.is_some_and(|it| earlier_open(job, group, it, from).is_some());
+        if is_behind && meets_behind && receive == pair.received {
+            return found;
+        }
         // A send behind an earlier call of its rank does not wait: the receive that it meets waits for that call.
-        if meets.is_none() || earlier_open(job, group, call, to).is_none() {
+        if meets.is_none() || !is_behind {
             found.push(pair_stall(job, at, (send, receive), call, to));
         }
     }

@@ -34,12 +34,16 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
     };
     // Of one collective that the numbers of calls before it name, the calls that differ are not recorded.
     let unseen = count.filter(|it| it.at == *call && job.key(*call) == job.key(*usual));
+    let of_kind = |it: &Count| {
+        it.kind
+            .map_or(String::new(), |it| format!(" in groups of the kind `{}`", job.description_of_kind(it)))
+    };
     let of_count = |it: &Count| {
         let (does, what) = if it.own < it.usual { ("skips", "call") } else { ("makes", "call more") };
         format!(
-            "rank {rank} {does} {} in groups of the kind `{}`, compared with {others}, before the {mine}",
+            "rank {rank} {does} {}{}, compared with {others}, before the {mine}",
             count_text(it.own.abs_diff(it.usual), what),
-            job.description_of_kind(it.kind),
+            of_kind(it),
         )
     };
     let message = match &in_order_of_lines(job, how, *call, *usual) {
@@ -79,9 +83,9 @@ pub(super) fn departed(job: &Job<'_>, found: &Departure) -> Finding {
     };
     let mut notes = vec![match count {
         Some(it) => format!(
-            "rank {rank} is named because it has made {} in groups of the kind `{}`, and the others {} when they came to the {}",
-            count_text(it.own, "call"),
-            job.description_of_kind(it.kind),
+            "rank {rank} is named because it has made {}{}, and the others {} when they came to the {}",
+            count_text(it.own, if it.kind.is_some() { "call" } else { "record" }),
+            of_kind(it),
             it.usual,
             what_at(job, it.at)
         ),

@@ -150,6 +150,7 @@ const HANG: &[Layer] = &[
     ("rounds", &["lane", "queues", "record"]),
     ("departure", &["divergence", "lane", "queues", "record", "rounds", "stall"]),
     ("census", &["departure", "divergence", "queues", "record"]),
+    ("numbers", &["agreement", "departure", "divergence", "lane", "queues", "record"]),
     ("blame", &["agreement", "census", "graph", "peers", "queues", "record", "stall"]),
     ("crossed", &["blame", "queues", "record", "stall"]),
     ("repair", &["agreement", "departure", "divergence", "peers", "queues", "record"]),
