@@ -127,6 +127,8 @@ pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     for &lane in suspects.iter().take(MAX_RANKS) {
         found.extend(lanes.candidates(&corpus, lane, before.reached[lane]));
     }
+    // A line that only one rank has, and only once, is a part of its own: `if rank == 0`.
+    found.retain(|it| !meets_apart || it.change == Change::With || lanes.has_place_elsewhere(it.lane, it.at));
     found.sort_by(|a, b| b.likeness.total_cmp(&a.likeness));
     let meets = |it: Candidate| {
         let mut items = lanes.all[it.lane].clone();
@@ -199,6 +201,16 @@ impl<'j> Lanes<'j> {
             first.push(own);
         }
         Self { job, all, first }
+    }
+
+    /// Returns whether the place of a lane's call is also that of another call, of this lane or another one.
+    fn has_place_elsewhere(&self, lane: usize, at: usize) -> bool {
+        let site = |it: &Item| it.ops.first().map(|it| it.site);
+        let own = self.all[lane].get(at).and_then(site);
+        let items = |(of, items): (usize, &Vec<Item>)| {
+            items.iter().enumerate().any(|(place, it)| (of, place) != (lane, at) && site(it) == own)
+        };
+        self.all.iter().enumerate().any(items)
     }
 
     fn place(&self, rank: Rank) -> Option<usize> {
