@@ -26,17 +26,13 @@ const TITLE: &str = "# cuDNN 9.19.0 (";
 const NOTE: &str = "no library computes the attention: ";
 
 pub fn trials() -> Vec<Trial> {
-    let all: [(&str, fn() -> Result<(), Failed>); 4] = [
-        ("equal_the_simulator", equal_the_simulator),
-        ("calls_may_fail", calls_may_fail),
-        ("other_versions", other_versions),
-        ("others_are_refused", others_are_refused),
+    let trials = [
+        Trial::test("attention_library::equal_the_simulator", equal_the_simulator),
+        Trial::test("attention_library::calls_may_fail", calls_may_fail),
+        Trial::test("attention_library::other_versions", other_versions),
+        Trial::test("attention_library::others_are_refused", others_are_refused),
     ];
-    all.into_iter()
-        .map(|(name, check)| {
-            Trial::test(format!("attention_library::{name}"), check).with_ignored_flag(emulator::is_missing())
-        })
-        .collect()
+    trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
 
 /// Runs a program step by step and as a graph.
