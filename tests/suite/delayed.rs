@@ -110,7 +110,12 @@ fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> 
     if results.len() == runs.len() {
         Ok((results, errors))
     } else {
-        let message = format!("{} of {} programs ended\n{program}\n{errors}", results.len(), runs.len());
+        let (ended, last) = (results.len(), results.last().map_or("", String::as_str));
+        let arguments = runs.get(ended.saturating_sub(1)).map(|it| &it.arguments);
+        let message = format!(
+            "{ended} of {} programs ended, {arguments:?} with\n{last}\n{program}\n{errors}",
+            runs.len()
+        );
         Err(message.into())
     }
 }
