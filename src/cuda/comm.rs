@@ -88,8 +88,8 @@ impl Communicators {
         let mut version = 0;
         // SAFETY: the pointer is to a live integer.
         nccl.check("ncclGetVersion", unsafe { (nccl.ncclGetVersion)(&raw mut version) })?;
-        let (major, minor, patch) = (version / 10000, version % 10000 / 100, version % 100);
-        comms.library = Some(format!("NCCL {major}.{minor}.{patch} ({})", nccl.path));
+        let version = library::version_text(version.max(0) as usize);
+        comms.library = Some(format!("NCCL {version} ({})", nccl.path));
         let rank = peers.rank();
         let is_new = |it: &&Communicator| !joined.0.iter().any(|(known, _)| known == *it);
         let (new, old): (Vec<_>, Vec<_>) = teams.into_iter().partition(is_new);

@@ -4,7 +4,10 @@
 //! interface: NVIDIA's cuDNN backend API reference; of the graphs that cuDNN recognises: cuDNN's developer guide and the composite nodes of
 //! cudnn-frontend.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    ffi::OsString,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use hir_executor::{AttentionLibrary, AttentionTask};
 
@@ -23,17 +26,24 @@ const FIRST_VERSION: usize = 90600;
 /// Versions whose attentions are known to be wrong: the release notes of 9.10.2 list what they mend.
 const WRONG_VERSIONS: [usize; 2] = [91000, 91001];
 
-/// Alignment of tensors, in bytes.
-const ALIGNMENT: usize = 16;
 /// The most bytes of workspace; hir's own kernels take at most half of it.
 const MOST_WORKSPACE: usize = 2 << 30;
 /// The kernels that a plan launches, at most.
 const LAUNCHES: usize = 8;
 
+/// Returns the file of cuDNN that the user names, or `none`.
+pub(super) fn named() -> Option<OsString> {
+    std::env::var_os("HIR_CUDNN")
+}
+
 /// cuDNN for attentions on the GPU whose context was current when it was made.
 pub(super) struct CudnnAttention {
     /// The version and the path of cuDNN.
     title: String,
+    /// Major version times 10000, minor version times 100, and patch level.
+    version: usize,
+    /// The compute capability of the GPU: 90 for 9.0.
+    capability: i32,
     plans: Mutex<Plans>,
 }
 
@@ -54,7 +64,7 @@ impl CudnnAttention {
     /// # Errors
     /// cuDNN is missing, or of a version that is too old or known to be wrong.
     pub fn new(capability: i32) -> Result<Option<Self>> {
-        let named = std::env::var_os("HIR_CUDNN");
+        let named = named();
         if named.as_deref().is_some_and(|it| it == "none") {
             return Ok(None);
         }
@@ -69,9 +79,8 @@ impl CudnnAttention {
                 title(version, &library.path)
             )));
         }
-        let handle = Handle::new(library, version, capability)?;
-        let title = title(version, &library.path);
-        Ok(Some(Self { title, plans: Mutex::new(Plans { handle, known: Vec::new() }) }))
+        let plans = Mutex::new(Plans { handle: Handle::new(library)?, known: Vec::new() });
+        Ok(Some(Self { title: title(version, &library.path), version, capability, plans }))
     }
 
     /// Returns the version and the path of cuDNN.
@@ -85,7 +94,6 @@ impl CudnnAttention {
         task: &AttentionTask,
         use_it: impl FnOnce(&Handle, &Plan) -> Result<R>,
     ) -> Result<R> {
-        limits::check(task)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let form = form(task);
         let at = match plans.known.iter().position(|it| it.0 == form) {
@@ -103,6 +111,7 @@ impl CudnnAttention {
 
 impl AttentionLibrary for CudnnAttention {
     fn prepare(&self, task: &AttentionTask) -> Result<usize> {
+        limits::check(task, self.version, self.capability)?;
         let first = parts::of(task).next().unwrap_or_else(|| task.clone());
         let bytes = self.with_plan(&first, |_, plan| Ok(plan.workspace()))?;
         if bytes > MOST_WORKSPACE {
@@ -132,13 +141,12 @@ fn form(task: &AttentionTask) -> AttentionTask {
 }
 
 fn title(version: usize, path: &str) -> String {
-    format!("cuDNN {}.{}.{} ({path})", version / 10000, version % 10000 / 100, version % 100)
+    format!("cuDNN {} ({path})", library::version_text(version))
 }
 
 fn make_plan(handle: &Handle, task: &AttentionTask) -> Result<Plan> {
     let mut graph = Graph::new(handle);
     if task.is_gradient {
-        limits::check_gradient(task, handle.version, handle.capability)?;
         attention::gradient(&mut graph, task)?;
     } else {
         attention::forward(&mut graph, task)?;

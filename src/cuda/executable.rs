@@ -4,6 +4,7 @@ use super::{
     CONNECTIONS, ExecutorError, Result,
     buffer_assignment::REGISTER_BASE,
     comm::Communicators,
+    cudnn,
     device::{Device, Event, KernelFunction, Stream},
     kernels::{self, COMMON_KERNELS, DeviceView, Kernel, Kernels, Launch},
     library_state::LibraryState,
@@ -161,7 +162,7 @@ pub(super) fn lower(
     device.memset(epoch_address, 0, 8, main_stream)?;
     let attention = libraries.attention_of(plan, device.capability);
     // A file that the user names is used, or the program does not run.
-    if let (Err(fault), true) = (&attention, std::env::var_os("HIR_CUDNN").is_some()) {
+    if let (Err(fault), true) = (&attention, cudnn::named().is_some()) {
         return Err(fault.clone());
     }
     let cublaslt = &mut libraries.cublaslt;

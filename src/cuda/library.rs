@@ -370,6 +370,11 @@ impl Nccl {
     }
 }
 
+/// Returns a version that a library gives as one number: major version times 10000, minor version times 100, and patch level.
+pub(super) fn version_text(version: usize) -> String {
+    format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100)
+}
+
 /// Converts a C string; returns `?` for null.
 fn string(text: *const c_char) -> String {
     if text.is_null() {

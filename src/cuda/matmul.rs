@@ -81,7 +81,7 @@ impl CublasLtHandle {
     pub fn library_version() -> Result<String> {
         // SAFETY: no arguments.
         let version = unsafe { (library::cublaslt()?.cublasLtGetVersion)() };
-        Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
+        Ok(library::version_text(version))
     }
 
     /// Returns the version and the path of cuBLASLt.

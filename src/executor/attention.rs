@@ -23,6 +23,11 @@ pub trait AttentionLibrary: Send + Sync {
     fn issue(&self, task: &AttentionTask, stream: u64) -> Result<(), ExecutorError>;
 }
 
+impl AttentionTask {
+    /// Bytes to which every tensor is aligned.
+    pub const ALIGNMENT: usize = 16;
+}
+
 /// An attention, or the gradients of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionTask {

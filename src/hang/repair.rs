@@ -119,7 +119,7 @@ pub(crate) fn find(job: &Job<'_>) -> Option<Departure> {
     }
     let lanes = Lanes::new(job);
     let before = lanes.execute(None);
-    // What all have come to may still show that one of them was elsewhere.
+    // Where all calls meet, different lines may still show which rank departed.
     let meets_apart = before.stuck.is_empty() && before.differing == 0;
     let suspects = if meets_apart { &before.apart } else { &before.stuck };
     let corpus = Corpus::new(&lanes.all, |lane, at| lanes.before(lane, at));

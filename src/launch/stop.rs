@@ -95,7 +95,7 @@ pub(super) static OUTPUT: LazyLock<Option<(File, u32, u32)>> = LazyLock::new(|| 
 /// of Open MPI 5, has received the signal with which a job exits.
 pub fn launcher_output(exit: Exit) -> Option<&'static File> {
     let (file, child, launcher) = OUTPUT.as_ref()?;
-    // What is written by way of two descriptions of one file may be overwritten.
+    // Two open descriptions of one file have offsets of their own: writes to one may overwrite those to the other.
     let own = fstat(io::stdout()).ok()?;
     if fstat(file).is_ok_and(|it| (it.st_dev, it.st_ino) == (own.st_dev, own.st_ino)) {
         return None;

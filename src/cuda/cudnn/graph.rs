@@ -5,10 +5,7 @@ use std::ffi::c_void;
 use cudarc::cudnn::sys;
 use grammar::DType;
 
-use super::{
-    ALIGNMENT,
-    handle::{Descriptor, Handle},
-};
+use super::handle::{Descriptor, Handle};
 use crate::{ExecutorError, Result};
 use hir_executor::{AttentionTask, DeviceTensor};
 use sys::{
@@ -116,7 +113,7 @@ impl<'h> Graph<'h> {
         it.set_numbers(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &layout.shape)?;
         it.set_numbers(Name::CUDNN_ATTR_TENSOR_STRIDES, &layout.strides)?;
         it.set_numbers(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[number as i64])?;
-        it.set_numbers(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT as i64])?;
+        it.set_numbers(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[AttentionTask::ALIGNMENT as i64])?;
         it.set(Name::CUDNN_ATTR_TENSOR_IS_VIRTUAL, Type::CUDNN_TYPE_BOOLEAN, &[memory.is_none()])?;
         let is_constant = matches!(memory, Some(Memory::Constant(_)));
         it.set(Name::CUDNN_ATTR_TENSOR_IS_BY_VALUE, Type::CUDNN_TYPE_BOOLEAN, &[is_constant])?;

@@ -15,19 +15,15 @@ use sys::{
 pub(super) struct Handle {
     library: &'static Cudnn,
     raw: sys::cudnnHandle_t,
-    /// Major version times 10000, minor version times 100, and patch level.
-    pub version: usize,
-    /// The compute capability of the GPU: 90 for 9.0.
-    pub capability: i32,
 }
 
 impl Handle {
     /// Creates a handle for the GPU whose context is current.
-    pub fn new(library: &'static Cudnn, version: usize, capability: i32) -> Result<Self> {
+    pub fn new(library: &'static Cudnn) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is to a live handle, and a context is current.
         library.check("cudnnCreate", unsafe { (library.cudnnCreate)(&raw mut raw) })?;
-        Ok(Self { library, raw, version, capability })
+        Ok(Self { library, raw })
     }
 
     /// Creates a descriptor, which is not finalized.

@@ -3,7 +3,6 @@
 
 use hir_executor::{AttentionTask, DeviceTensor};
 
-use super::ALIGNMENT;
 use crate::{ExecutorError, Result};
 
 /// The GPUs on which the form of the gradients' graph has kernels whose results are equal in each run.
@@ -19,37 +18,41 @@ fn refuse(why: String) -> Result<()> {
     Err(ExecutorError::Environment(format!("for cuDNN, {why}")))
 }
 
-/// Refuses attentions and gradients.
-pub(super) fn check(task: &AttentionTask) -> Result<()> {
+/// Refuses a task for a version of cuDNN and a compute capability.
+pub(super) fn check(task: &AttentionTask, version: usize, capability: i32) -> Result<()> {
     // A factor that is not positive would turn hidden scores, -∞, into others.
     let factor = task.scale as f32;
     if !(factor > 0.0 && factor.is_finite()) {
         return refuse(format!("its scale {} is not a positive number", task.scale));
     }
-    for it in &task.tensors {
-        let of_dims = || it.shape.iter().zip(&it.strides).filter(|(extent, _)| **extent > 1);
-        // Only the sums have fewer dimensions than four.
-        let is_dense = it.shape.len() < 4 || it.strides[3] == 1;
-        let outer = |it: &DeviceTensor| it.strides.len().min(3);
-        let is_aligned = it.shape.len() < 4
-            || it.strides[..outer(it)]
-                .iter()
-                .zip(&it.shape)
-                .all(|(stride, extent)| *extent == 1 || (stride * it.dtype.size()).is_multiple_of(ALIGNMENT));
-        if !is_dense || !is_aligned || of_dims().any(|(_, stride)| *stride == 0) {
-            return refuse(format!(
-                "its rows have to be contiguous and aligned to {ALIGNMENT} bytes, and none may be repeated"
-            ));
-        }
-        if it.shape.get(3).is_some_and(|it| !it.is_multiple_of(8)) {
-            return refuse("rows have to be multiples of 8 elements".to_owned());
-        }
+    if !task.tensors.iter().all(has_plain_rows) {
+        return refuse(format!(
+            "its rows have to be contiguous and aligned to {} bytes, and none may be repeated",
+            AttentionTask::ALIGNMENT
+        ));
     }
-    Ok(())
+    if task.tensors.iter().filter_map(|it| it.shape.get(3)).any(|it| !it.is_multiple_of(8)) {
+        return refuse("rows have to be multiples of 8 elements".to_owned());
+    }
+    if task.is_gradient { check_gradient(task, version, capability) } else { Ok(()) }
 }
 
-/// Refuses gradients.
-pub(super) fn check_gradient(task: &AttentionTask, version: usize, capability: i32) -> Result<()> {
+/// Returns whether no element stands for several, and rows are contiguous and aligned. Logarithms of sums have one element in a row.
+fn has_plain_rows(it: &DeviceTensor) -> bool {
+    let mut dims = it.shape.iter().zip(&it.strides).filter(|(extent, _)| **extent > 1);
+    let is_aligned = |stride: usize| (stride * it.dtype.size()).is_multiple_of(AttentionTask::ALIGNMENT);
+    let is_of_sums = it.shape.len() < 4;
+    let has_rows = || {
+        it.strides[3] == 1
+            && it.shape[..3]
+                .iter()
+                .zip(&it.strides)
+                .all(|(extent, stride)| *extent == 1 || is_aligned(*stride))
+    };
+    dims.all(|(_, stride)| *stride != 0) && (is_of_sums || has_rows())
+}
+
+fn check_gradient(task: &AttentionTask, version: usize, capability: i32) -> Result<()> {
     let [query, key, value, ..] = &task.tensors[..] else { return Ok(()) };
     if capability != CAPABILITY_OF_GRADIENTS {
         return refuse("gradients need a GPU of compute capability 9.0".to_owned());

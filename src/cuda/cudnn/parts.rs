@@ -2,8 +2,6 @@
 
 use hir_executor::AttentionTask;
 
-use super::ALIGNMENT;
-
 /// The most bytes of scores of a part, unless those of the heads that share keys are more.
 const MAX_SCORES: usize = 1 << 30;
 
@@ -28,7 +26,7 @@ fn extents_of_part(task: &AttentionTask) -> [usize; 2] {
     let may_split = |dim: usize| {
         task.tensors.iter().all(|it| {
             let step = it.strides[dim] * if dim == 1 { it.shape[1] / groups.max(1) } else { 1 };
-            (step * it.dtype.size()).is_multiple_of(ALIGNMENT)
+            (step * it.dtype.size()).is_multiple_of(AttentionTask::ALIGNMENT)
         })
     };
     // cuDNN keeps scores of 2 bytes.

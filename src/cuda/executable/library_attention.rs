@@ -10,9 +10,6 @@ use crate::{Result, buffer_assignment::Workspace};
 use hir_executor::{AttentionLibrary, AttentionTask, DeviceTensor};
 use hir_plan::{Attention, AttentionGradient, Computation, InstKind, Plan, View};
 
-/// Bytes to which the kernels of libraries want their operands to be aligned.
-const ALIGNMENT: u64 = 16;
-
 impl ExecutableBuilder<'_> {
     /// Lets the library compute an attention or its gradients. Returns false if there is no library, or if it does not compute this one.
     pub(super) fn lower_to_library(
@@ -115,7 +112,7 @@ fn task(
         let Some((shape, strides)) = of_four_dims(view, *heads, *last).filter(|_| is_known) else {
             return Ok(None);
         };
-        if address % ALIGNMENT != 0 || view.is_empty() {
+        if !address.is_multiple_of(AttentionTask::ALIGNMENT as u64) || view.is_empty() {
             return Ok(None);
         }
         tensors.push(DeviceTensor { address, dtype, shape, strides });
